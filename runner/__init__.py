@@ -1,0 +1,1 @@
+"""The host side: the click CLI and what it drives."""
