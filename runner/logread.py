@@ -1,0 +1,150 @@
+"""Lines of an append-only log, from its end or as they come. It knows nothing of what a line says."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from impyard.addon.errors import ImpyardError
+
+BLOCK_BYTES = 256 * 1024
+# The writer caps a line at 32 KiB; what is longer is damage, and must not be read into memory whole.
+LINE_CAP = 1024 * 1024
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line without its newline.
+
+    `offset` is its first byte in the file; `ended` is False when its newline is missing, so that it may be half a
+    line; `text` is cut at `LINE_CAP` bytes.
+    """
+
+    offset: int
+    text: bytes
+    ended: bool = True
+
+
+def open_log(path: Path) -> int | None:
+    """A descriptor for reading `path`, or None when there is no such file. Raises ImpyardError for any other fault."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        raise ImpyardError(f"cannot read {path}: {exc.strerror}", hint="check its owner and mode") from exc
+    # A named pipe or a folder in the log's place would hang or fail in odd ways later.
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ImpyardError(f"{path} is not an ordinary file", hint="move it away; the log is written anew")
+    return descriptor
+
+
+def from_end(descriptor: int, size: int | None = None) -> Iterator[Line]:
+    """The lines of the file's first `size` bytes (default: all of it), last one first, read block by block."""
+    position = os.fstat(descriptor).st_size if size is None else size
+    pieces: list[bytes] = []  # of the line whose beginning is not read yet, last piece first
+    ended = False
+    while position > 0:
+        length = min(BLOCK_BYTES, position)
+        block = os.pread(descriptor, length, position - length)
+        if len(block) < length:
+            raise ImpyardError("the log was cut while it was read", hint="try again")
+        position -= length
+        end = length
+        while (newline := block.rfind(b"\n", 0, end)) >= 0:
+            pieces.append(block[newline + 1 : end])
+            if text := b"".join(reversed(pieces)):
+                yield Line(position + newline + 1, text[:LINE_CAP], ended)
+            pieces, ended, end = [], True, newline
+        pieces.append(block[:end])
+        if len(pieces) * BLOCK_BYTES > 2 * LINE_CAP:  # an endless line: its beginning is read last, so keep the last
+            del pieces[: -LINE_CAP // BLOCK_BYTES]
+    if text := b"".join(reversed(pieces)):
+        yield Line(0, text[:LINE_CAP], ended)
+
+
+def last(descriptor: int, count: int, wanted: Callable[[Line], bool], size: int | None = None) -> list[Line]:
+    """The last `count` lines that are `wanted`, in the file's order."""
+    found: list[Line] = []
+    if count > 0:
+        for line in from_end(descriptor, size):
+            if wanted(line):
+                found.append(line)
+                if len(found) == count:
+                    break
+    found.reverse()
+    return found
+
+
+def forward(descriptor: int) -> Iterator[Line]:
+    """Every line of the file, first one first; the last may be unended."""
+    yield from _Reader(descriptor, 0).lines(rest=True)
+
+
+def follow(path: Path, start: int, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[Line]:
+    """Each line that is appended to `path` beyond byte `start`, as soon as it is whole. Never ends by itself.
+
+    A log that does not exist yet is waited for; one that is replaced or cut is read from its new beginning.
+    """
+    descriptor = open_log(path)
+    reader = _Reader(descriptor, start) if descriptor is not None else None
+    try:
+        while True:
+            if reader is not None:
+                yield from reader.lines(rest=False)
+            if reader is None or _is_replaced(path, reader):
+                opened = open_log(path)
+                if opened is not None:
+                    if reader is not None:
+                        yield from reader.lines(rest=True)
+                        os.close(reader.descriptor)
+                    reader = _Reader(opened, 0)
+                    continue
+            sleep(POLL_S)
+    finally:
+        if reader is not None:
+            os.close(reader.descriptor)
+
+
+def _is_replaced(path: Path, reader: _Reader) -> bool:
+    held = os.fstat(reader.descriptor)
+    if held.st_size < reader.position:
+        return True
+    try:
+        named = path.stat()
+    except OSError:
+        return False
+    return (named.st_dev, named.st_ino) != (held.st_dev, held.st_ino)
+
+
+class _Reader:
+    """Reads a descriptor forward and remembers where it stands; `position` is the next byte to read."""
+
+    def __init__(self, descriptor: int, position: int) -> None:
+        self.descriptor = descriptor
+        self.position = position
+        self._begun = b""  # the line whose newline has not come yet, cut at LINE_CAP
+        self._cut = 0  # bytes of it that were dropped
+
+    def lines(self, *, rest: bool) -> Iterator[Line]:
+        """The lines up to the present end of the file, empty ones left out; with `rest` also one without newline."""
+        while block := os.pread(self.descriptor, BLOCK_BYTES, self.position):
+            offset = self.position - len(self._begun) - self._cut
+            self.position += len(block)
+            *whole, begun = (self._begun + block).split(b"\n")
+            for text in whole:
+                if text:
+                    yield Line(offset, text[:LINE_CAP])
+                offset += len(text) + self._cut + 1
+                self._cut = 0
+            self._begun = begun[:LINE_CAP]
+            self._cut += len(begun) - len(self._begun)
+        if rest and self._begun:
+            yield Line(self.position - len(self._begun) - self._cut, self._begun, ended=False)
+            self._begun, self._cut = b"", 0
