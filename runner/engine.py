@@ -1,0 +1,282 @@
+"""The Docker engine, as thin calls. The only file that imports docker, and only when a call needs it.
+
+Works with Docker Engine 20.10 (API 1.41) and newer, on this machine: the door is a unix socket and the project is
+mounted by path, so an engine that cannot see both is refused. Errors of the engine come out as `ImpyardError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from impyard.addon.errors import ImpyardError
+
+if TYPE_CHECKING:
+    import docker
+    import requests
+
+RUN_LABEL = "impyard.run"
+START_HINT = "start Docker (`sudo systemctl start docker`), then see `impyard doctor`"
+
+
+class EngineError(ImpyardError):
+    """The engine cannot be reached, or did not do what was asked. `missing`: it does not know the thing asked about."""
+
+    def __init__(self, message: str, *, hint: str | None = None, missing: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.missing = missing
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What the engine says of itself. `cpus` and `memory` (bytes) are the most that a box may ask for."""
+
+    version: str
+    api: str
+    cpus: int
+    memory: int
+    selinux: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A box that the engine knows: its full id, name, state ("running", "created", "exited", ...) and labels."""
+
+    id: str
+    name: str
+    state: str
+    labels: Mapping[str, str]
+
+    @property
+    def run(self) -> str:
+        return self.labels.get(RUN_LABEL, "")
+
+
+@functools.cache
+def client() -> docker.DockerClient:
+    """A connected client, made once per process.
+
+    Raises EngineError when DOCKER_HOST names another machine, when there is no engine, or when this user may not use
+    it.
+    """
+    host = os.environ.get("DOCKER_HOST", "")
+    if host and not host.startswith("unix://"):
+        raise EngineError(
+            f"DOCKER_HOST is `{host}`, but a box needs an engine on this machine",
+            hint="unset DOCKER_HOST: the door is a unix socket, which a remote engine cannot reach",
+        )
+    import docker
+
+    with engine_errors("connect to the Docker engine"):
+        return docker.from_env()  # asks for the API version, so a dead engine shows here
+
+
+@functools.cache
+def describe() -> Engine:
+    """Facts about the engine. Raises EngineError for an engine that cannot hold a box, with the reason."""
+    api = client().api
+    with engine_errors("ask the Docker engine about itself"):
+        info = api.info()
+    options = [str(option) for option in info.get("SecurityOptions") or []]
+    if any("name=rootless" in option for option in options):
+        raise EngineError(
+            "this Docker engine is rootless: the numbers of its users are not those of this machine",
+            hint="use a rootful engine on this machine (`docker context use default`, unset DOCKER_HOST)",
+        )
+    if any("name=userns" in option for option in options):
+        raise EngineError(
+            "this Docker engine remaps users (userns-remap): files from the box would belong to a stranger",
+            hint="take `userns-remap` out of /etc/docker/daemon.json and restart Docker",
+        )
+    if info.get("OSType") != "linux" or "Docker Desktop" in str(info.get("OperatingSystem")):
+        raise EngineError(
+            f"this Docker engine runs in a virtual machine ({info.get('OperatingSystem')})",
+            hint="impyard needs Linux with a local engine: the box reaches the judge through a unix socket",
+        )
+    return Engine(
+        version=str(info.get("ServerVersion", "")),
+        api=str(api.api_version),
+        cpus=int(info.get("NCPU") or os.cpu_count() or 1),
+        memory=int(info.get("MemTotal") or 0),
+        selinux=any("name=selinux" in option for option in options),
+    )
+
+
+def create(name: str, spec: Mapping[str, Any]) -> str:
+    """Create a container from the engine's own JSON form and return its id."""
+    with engine_errors(f"create the box {name}"):
+        api: Any = client().api  # the stubs leave this call untyped
+        return str(api.create_container_from_config(dict(spec), name)["Id"])
+
+
+def start(container: str) -> None:
+    """Start a created container."""
+    with engine_errors(f"start the box {container[:12]}"):
+        client().api.start(container)
+
+
+def attach(container: str) -> Output:
+    """Attach to a created container, before it starts, so that no output is lost. The caller closes the result."""
+    with engine_errors(f"attach to the box {container[:12]}"):
+        raw = client().api.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1, "logs": 0})
+    return Output(raw)
+
+
+class Output:
+    """Standard output and error of a container, told apart.
+
+    docker-py gives up on a container that is silent for its read time limit; this reads the socket itself, without one.
+    """
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self._socket: socket.socket = getattr(raw, "_sock", raw)
+        self._socket.settimeout(None)
+
+    def chunks(self) -> Iterator[tuple[int, bytes]]:
+        """Yield (1 for stdout or 2 for stderr, bytes) until the container ends or `close` is called.
+
+        Format: docs.docker.com, API 1.41, ContainerAttach, "Stream format": a byte for the stream, three zeros, the
+        length in four bytes, then the data.
+        """
+        file = cast(io.BufferedReader, self._socket.makefile("rb", buffering=1 << 16))
+        with contextlib.suppress(OSError, ValueError):  # closed from another thread, or the engine went away
+            while len(header := file.read(8)) == 8:
+                stream, length = struct.unpack(">BxxxL", header)
+                while length:
+                    data = file.read1(min(length, 1 << 16))
+                    if not data:
+                        return
+                    length -= len(data)
+                    yield stream, data
+
+    def close(self) -> None:
+        """End `chunks` in whatever thread it runs."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._raw.close()
+
+
+def wait_removed(container: str) -> Waiter:
+    """Register for the end of a created container. The engine has the request when this returns, so that even a
+    container that ends and is removed at once is not missed."""
+    api = client().api
+    url = f"{api.base_url}/v{api.api_version}/containers/{container}/wait"
+    with engine_errors(f"wait for the box {container[:12]}"):
+        response = api.post(url, params={"condition": "removed"}, stream=True, timeout=None)
+        response.raise_for_status()
+    return Waiter(response)
+
+
+class Waiter:
+    """The end of one container. `result` blocks; call it in a thread."""
+
+    def __init__(self, response: requests.Response) -> None:
+        self._response = response
+
+    def result(self) -> int | None:
+        """The exit code, once the container is gone; None when the engine went away before it could say."""
+        try:
+            answer = self._response.json()
+        except (OSError, ValueError):  # requests' errors are OSErrors
+            return None
+        return int(answer["StatusCode"]) if isinstance(answer, dict) and "StatusCode" in answer else None
+
+
+def kill(container: str) -> None:
+    """Kill a container if it runs; one that is gone or not running is no error."""
+    with contextlib.suppress(EngineError), engine_errors(f"kill the box {container[:12]}"):
+        client().api.kill(container)
+
+
+def remove(container: str) -> None:
+    """Kill and remove a container, by id or name. One that is gone, or on its way, is no error."""
+    try:
+        with engine_errors(f"remove the box {container[:48]}"):
+            client().api.remove_container(container, force=True, v=True)
+    except EngineError as exc:
+        if not exc.missing and "already in progress" not in exc.message:
+            raise
+
+
+def is_gone(container: str) -> bool:
+    """Whether the engine does not know this container any more."""
+    try:
+        with engine_errors(f"look at the box {container[:48]}"):
+            client().api.inspect_container(container)
+    except EngineError as exc:
+        if exc.missing:
+            return True
+        raise
+    return False
+
+
+def ran_out_of_memory(container: str, *, since: int, until: int) -> bool:
+    """Whether the kernel killed a process of this container for memory between two times (Unix seconds)."""
+    filters = {"container": container, "event": "oom"}
+    with contextlib.suppress(EngineError), engine_errors("read the engine's events"):
+        events = client().api.events(since=since, until=until, filters=filters, decode=True)
+        return any(True for _ in events)
+    return False
+
+
+def boxes(run: str | None = None) -> Sequence[Container]:
+    """The boxes of this engine, in any state, of one run or of all."""
+    label = f"{RUN_LABEL}={run}" if run else RUN_LABEL
+    with engine_errors("list the boxes"):
+        found = client().api.containers(all=True, filters={"label": label})
+    return [
+        Container(
+            id=str(item["Id"]),
+            name=str((item.get("Names") or ["/"])[0]).lstrip("/"),
+            state=str(item.get("State", "")),
+            labels=dict(item.get("Labels") or {}),
+        )
+        for item in found
+    ]
+
+
+@contextlib.contextmanager
+def engine_errors(doing: str) -> Iterator[None]:
+    """Turn the errors of docker-py and of its HTTP client into an EngineError that says what was being done."""
+    import docker.errors
+    import requests
+
+    try:
+        yield
+    except docker.errors.APIError as exc:
+        missing = exc.response is not None and exc.response.status_code == 404
+        reason = exc.explanation or str(exc)
+        raise EngineError(f"cannot {doing}: {reason}", hint=_hint(str(reason)), missing=missing) from exc
+    except (docker.errors.DockerException, requests.RequestException, OSError) as exc:
+        reason = _root_cause(exc)
+        raise EngineError(f"cannot {doing}: {reason}", hint=_hint(reason)) from exc
+
+
+def _root_cause(exc: BaseException) -> str:
+    """The operating system's own words out of the nest of exceptions that requests and urllib3 build."""
+    seen: BaseException | None = exc
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.strerror:
+            return seen.strerror.lower()
+        seen = seen.__cause__ or seen.__context__
+    return str(exc)
+
+
+def _hint(reason: str) -> str | None:
+    lowered = reason.lower()
+    if "permission denied" in lowered:
+        return "add yourself to the docker group (`sudo usermod -aG docker $USER`), then log in again"
+    if "no such file" in lowered or "connection refused" in lowered:
+        return START_HINT
+    if "timed out" in lowered:
+        return "the engine does not answer; look at `journalctl -u docker`"
+    return None
