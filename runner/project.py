@@ -1,0 +1,298 @@
+"""Which folder is the project, which may be one, and where a run keeps its files.
+
+Nothing here changes a file. Every path that will be mounted is resolved here, once, so that what was checked is what is
+mounted.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from impyard.addon.errors import ImpyardError
+
+POLICY = Path("policies/gateway.yaml")
+RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
+
+# A unix socket's path has at most 107 bytes (unix(7)); the longest name in the door is `judge.sock`.
+LONGEST_DOOR = 107 - len("/judge.sock")
+
+# Folders that the box's own system uses: a project mounted over, or inside, one of them would break or hide it.
+BOX_FOLDERS = tuple(
+    Path(path)
+    for path in (
+        *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys"),
+        *("/usr/bin", "/usr/include", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/sbin"),
+        *(
+            "/usr/share",
+            "/usr/local/bin",
+            "/usr/local/lib",
+            "/run/impyard",
+            "/opt/pi",
+            "/opt/impyard",
+            "/var/lib/docker",
+        ),
+    )
+)
+
+
+def find_root(project: Path | None = None, *, start: Path | None = None) -> Path:
+    """The project root, links resolved: `project` if given, else the nearest folder from `start` (default: the working
+    directory) upwards that holds policies/gateway.yaml, else git's top level, else `start` itself.
+
+    Raises ImpyardError when the folder does not exist. Whether a box may have it is `check_root`'s question.
+    """
+    if project is not None:
+        return _real_folder(project, "project")
+    try:
+        here = (start or Path.cwd()).resolve(strict=True)
+    except OSError as exc:
+        raise ImpyardError("the working directory does not exist any more", hint="change to another folder") from exc
+    above = (here, *here.parents)
+    for folder in above:
+        if (folder / POLICY).is_file():
+            return folder
+    for folder in above:
+        if (folder / ".git").exists():
+            return folder
+    return here
+
+
+def check_root(root: Path, secret_folders: Sequence[Path] = ()) -> None:
+    """Refuse, by ImpyardError, a project root that a box must not see.
+
+    `root` is resolved. `secret_folders` are the folders with impyard's private keys, which must not lie inside it.
+    """
+    use = "change to your project's folder, or name it with --project"
+    _check_text(root, "project root")
+    if root == Path("/"):
+        raise ImpyardError("the project root would be `/`: the box would see the whole machine", hint=use)
+    for home in _homes():
+        if root == home:
+            raise ImpyardError(f"the project root would be the home folder {home}", hint=use)
+        if root in home.parents:
+            raise ImpyardError(f"the project root {root} contains the home folder {home}", hint=use)
+    if root == Path("/tmp"):
+        raise ImpyardError("the project root would be /tmp, which belongs to every program", hint=use)
+    for folder in BOX_FOLDERS:
+        if folder.is_relative_to(root) or root.is_relative_to(folder):
+            raise ImpyardError(f"the project root {root} collides with {folder}, which the box needs itself", hint=use)
+    for folder in secret_folders:
+        _check_apart(root, folder, "project root")
+    runs = root / "runs"
+    if runs.is_symlink() or (runs.exists() and not runs.is_dir()):
+        raise ImpyardError(
+            f"{runs} is a link or no folder: a run would write somewhere else", hint=f"remove {runs}; runs make it anew"
+        )
+
+
+def check_workspace(path: Path, root: Path, secret_folders: Sequence[Path] = ()) -> Path:
+    """The folder for `--workspace`, resolved, which the box may write to. Raises ImpyardError for one it must not."""
+    if path.is_symlink():
+        raise ImpyardError(f"the workspace {path} is a link", hint=f"name the folder itself: {path.resolve()}")
+    folder = _real_folder(path, "workspace")
+    _check_text(folder, "workspace")
+    other = "choose a folder of its own for the agent's work"
+    if folder == root:
+        raise ImpyardError(f"the workspace {folder} is the project root", hint=other)
+    if folder in root.parents:
+        raise ImpyardError(f"the workspace {folder} contains the project root {root}", hint=other)
+    for name in ("policies", "runs", ".git"):
+        if folder.is_relative_to(root / name):
+            raise ImpyardError(f"the workspace {folder} lies in {name}/, which the box must not write", hint=other)
+    for home in _homes():
+        if folder == home or folder in home.parents:
+            raise ImpyardError(f"the workspace {folder} is or contains the home folder {home}", hint=other)
+    for system in BOX_FOLDERS:
+        if system.is_relative_to(folder) or folder.is_relative_to(system):
+            raise ImpyardError(f"the workspace {folder} collides with {system}, which the box needs itself", hint=other)
+    for secret in secret_folders:
+        _check_apart(folder, secret, "workspace")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ImpyardError(f"the workspace {folder} is not writable for you", hint="check its owner and mode")
+    return folder
+
+
+def policy_files(root: Path, named: Sequence[Path], workspace: Path | None) -> tuple[Path, ...]:
+    """The policy files of a run, absolute: those of `--policy`, else the project's own.
+
+    Whether they are any good is the gateway's to say. Raises ImpyardError when there is none, and for one in a folder
+    that a box can write to: the box must not change its own rules.
+    """
+    files = tuple(Path(os.path.abspath(path)) for path in named) or (root / POLICY,)
+    for file in files:
+        if not os.path.lexists(file):
+            hint = "`impyard init` writes a commented one" if not named else "check the path given to --policy"
+            raise ImpyardError(f"there is no policy at {file}", hint=hint)
+        for place in (file, file.resolve()):
+            for folder in (root / "runs", *((workspace,) if workspace else ())):
+                if place.is_relative_to(folder):
+                    raise ImpyardError(
+                        f"the policy {file} lies in {folder}, which the box writes to",
+                        hint="keep it in policies/, out of the agent's reach",
+                    )
+    return files
+
+
+def env_files(*roots: Path) -> Iterator[tuple[Path, bool]]:
+    """Each `.env` and `.env.*` (not `.env.example`) under the folders, as (path, whether it is a folder), to be covered
+    in the box. The target of a link is named in the link's place, if it lies under one of the folders; elsewhere the
+    box cannot see it. Raises ImpyardError for a folder that cannot be searched.
+    """
+    seen: set[Path] = set()
+    for root in roots:
+        pending = [str(root)]
+        while pending:
+            try:
+                with os.scandir(pending.pop()) as entries:
+                    for entry in entries:
+                        name = entry.name
+                        if name == ".env" or (name.startswith(".env.") and name != ".env.example"):
+                            path = Path(entry.path).resolve()
+                            inside = any(path.is_relative_to(folder) and path != folder for folder in roots)
+                            if inside and path not in seen and path.exists():
+                                seen.add(path)
+                                yield path, path.is_dir()
+                        elif entry.is_dir(follow_symlinks=False) and entry.path != f"{root}/runs":
+                            pending.append(entry.path)
+            except PermissionError as exc:
+                # A box that runs as the caller cannot read it either; one that root starts runs as another user.
+                if os.geteuid() == 0:
+                    raise ImpyardError(
+                        f"cannot search {exc.filename} for .env files", hint="the box might read what root cannot"
+                    ) from exc
+            except FileNotFoundError:
+                continue
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaths:
+    """Where one run keeps its files. `id` is `<date>-<time>-<4 hex>`, in UTC."""
+
+    root: Path
+    id: str
+
+    @property
+    def runs(self) -> Path:
+        """The folder of all runs, with the decision log."""
+        return self.root / "runs"
+
+    @property
+    def folder(self) -> Path:
+        return self.runs / self.id
+
+    @property
+    def workspace(self) -> Path:
+        """The agent's working directory, unless `--workspace` names another."""
+        return self.folder / "workspace"
+
+    @property
+    def session(self) -> Path:
+        """pi's session files."""
+        return self.folder / "session"
+
+    @property
+    def home(self) -> Path:
+        """The throwaway HOME. It holds the credential while the run lasts."""
+        return self.folder / ".pihome"
+
+    @property
+    def control(self) -> Path:
+        """What impyard hands to the box, read-only there; gone when the run is over."""
+        return self.folder / ".box"
+
+    @property
+    def prompt(self) -> Path:
+        return self.folder / "prompt.txt"
+
+    @property
+    def stdout(self) -> Path:
+        """pi's events, raw."""
+        return self.folder / "stdout.jsonl"
+
+    @property
+    def stderr(self) -> Path:
+        """What the box printed beside the events."""
+        return self.folder / "stderr.log"
+
+    @property
+    def gateway_log(self) -> Path:
+        """What the gateway printed; normally nothing."""
+        return self.folder / "gateway.log"
+
+    @property
+    def receipt(self) -> Path:
+        return self.folder / "run.json"
+
+
+def new_run(root: Path) -> RunPaths:
+    """Make the folder of a new run, open to its owner only. Raises ImpyardError when it cannot be made."""
+    runs = root / "runs"
+    try:
+        runs.mkdir(mode=0o755, exist_ok=True)
+        while True:
+            paths = RunPaths(root, f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
+            try:
+                paths.folder.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            return paths
+    except OSError as exc:
+        raise ImpyardError(
+            f"cannot make a folder for the run in {runs}: {(exc.strerror or str(exc)).lower()}",
+            hint="the project must be writable for you; the box sees it read-only all the same",
+        ) from exc
+
+
+def _real_folder(path: Path, what: str) -> Path:
+    try:
+        resolved = path.resolve(strict=True)
+        mode = resolved.stat().st_mode
+    except FileNotFoundError as exc:
+        raise ImpyardError(f"the {what} {path} does not exist", hint="make the folder first") from exc
+    except (OSError, RuntimeError, ValueError) as exc:  # a loop of links; a name with a zero byte
+        raise ImpyardError(f"cannot use the {what} {path}: {exc}", hint="name a folder that you can read") from exc
+    if not stat.S_ISDIR(mode):
+        raise ImpyardError(f"the {what} {path} is not a folder", hint="name a folder")
+    return resolved
+
+
+def _check_text(path: Path, what: str) -> None:
+    try:
+        text = str(path).encode("utf-8").decode()
+    except UnicodeEncodeError as exc:
+        raise ImpyardError(f"the path of the {what} is not valid UTF-8", hint="rename the folder") from exc
+    if any(ord(char) < 32 for char in text):
+        raise ImpyardError(f"the path of the {what} has control characters in it", hint="rename the folder")
+
+
+def _check_apart(folder: Path, secret: Path, what: str) -> None:
+    keys = Path(os.path.realpath(secret))
+    if keys.is_relative_to(folder) or folder.is_relative_to(keys):
+        raise ImpyardError(
+            f"the {what} {folder} holds impyard's private keys ({keys})",
+            hint="keep the keys out of every project: unset IMPYARD_DATA_DIR, or choose another folder",
+        )
+
+
+def _homes() -> list[Path]:
+    """Home folders that must not be mounted whole: the caller's, the one behind sudo, root's, and all in /home."""
+    names = [os.environ.get("HOME", ""), "/root"]
+    for number in (os.getuid(), os.environ.get("SUDO_UID", "")):
+        try:
+            names.append(pwd.getpwuid(int(number)).pw_dir)
+        except (ValueError, KeyError):
+            continue
+    try:
+        names += [entry.path for entry in os.scandir("/home") if entry.is_dir()]
+    except OSError:
+        names.append("/home")
+    homes = {Path(os.path.realpath(name)) for name in names if name.startswith("/")}
+    return sorted(home for home in homes if home != Path("/"))

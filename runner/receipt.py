@@ -1,0 +1,88 @@
+"""The receipt of a run, `runs/<id>/run.json`: what ran under which rules, what came of it, and how to check the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from impyard.addon.errors import ImpyardError
+
+# Why a run ended, and the exit status of `impyard run` for it.
+EXITS: dict[str, int] = {
+    "finished": 0,  # the agent did its work
+    "agent-error": 1,  # the model refused, credentials failed, pi stopped with an error
+    "ceiling": 124,  # the wall-clock limit
+    "refused": 125,  # a probe in the box failed; the agent never started
+    "gateway-lost": 126,  # the judge went away in mid-run
+    "interrupted": 130,  # Ctrl-C, a signal, a closed terminal
+    "out-of-memory": 137,  # the kernel killed the agent for memory
+    "running": 0,  # not over yet, or its runner was killed
+}
+
+
+@dataclass(slots=True)
+class Receipt:
+    """One run. Times are ISO 8601 in UTC with milliseconds, durations seconds, sizes bytes.
+
+    `exit_reason` is a key of EXITS. `policy` has `files` (relative to the project where inside), `hash` and, for the
+    demo model, `added`. `decisions` has `seq` and `last`, the number and the chain hash of the run's last line in
+    decisions.jsonl, `allowed`, `denied` (impyard's own checks not counted), `denied_hosts` (host to count) and
+    `own_checks`; `traffic` has `bytes_up`, `bytes_down`, `upstream_errors`.
+    """
+
+    run: str
+    project: str
+    workspace: str
+    model: str | None
+    started: str
+    impyard: str
+    runner_pid: int
+    ceiling_s: float
+    ended: str | None = None
+    duration_s: float | None = None
+    exit_reason: str = "running"
+    exit_status: int | None = None
+    agent_exit: int | None = None
+    agent_stop: str | None = None
+    error: str | None = None
+    prompt_sha256: str | None = None
+    image: dict[str, Any] = field(default_factory=dict)
+    engine: str | None = None
+    pi: str | None = None
+    user: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)
+    ca: str | None = None
+    policy: dict[str, Any] = field(default_factory=dict)
+    probes: list[dict[str, Any]] = field(default_factory=list)
+    decisions: dict[str, Any] = field(default_factory=dict)
+    traffic: dict[str, Any] = field(default_factory=dict)
+    files: list[dict[str, Any]] = field(default_factory=list)
+    files_more: int = 0
+
+    def write(self, path: Path) -> None:
+        """Write the receipt so that a reader sees the old one or the new one, never a half. Raises OSError."""
+        data = json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(data.encode("utf-8", "backslashreplace"))
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def read_receipt(path: Path) -> dict[str, Any]:
+    """The receipt as plain data. Raises ImpyardError when it is missing or no receipt."""
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError as exc:
+        raise ImpyardError(f"there is no receipt at {path}", hint="`impyard runs` lists the runs") from exc
+    except (OSError, ValueError) as exc:
+        raise ImpyardError(f"cannot read the receipt {path}: {exc}", hint="`impyard runs` lists the runs") from exc
+    if not isinstance(data, dict) or "run" not in data:
+        raise ImpyardError(f"{path} is not a receipt", hint="`impyard runs` lists the runs")
+    return data

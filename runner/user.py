@@ -1,0 +1,146 @@
+"""Who the box runs as, and whose the files are afterwards.
+
+A box never runs as root. An ordinary caller's box runs as the caller, so its files are the caller's at once. For root it
+runs as the user behind sudo, else as uid 1000, and what it wrote is given back to root at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_ID = 1000
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+Owner = tuple[int, int]
+Inode = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class BoxUser:
+    """The user of the box (`uid`, `gid`, `name`, never root) and who gets the files in the end."""
+
+    uid: int
+    gid: int
+    name: str
+    caller_uid: int
+    caller_gid: int
+
+    @property
+    def is_caller(self) -> bool:
+        return self.uid == self.caller_uid
+
+
+def box_user(uid: int, gid: int, environ: Mapping[str, str]) -> BoxUser:
+    """The user for the box of a caller with these effective ids."""
+    if uid != 0:
+        return BoxUser(uid, gid, _name(uid), uid, gid)
+    behind_sudo = _number(environ.get("SUDO_UID"))
+    if behind_sudo:
+        return BoxUser(behind_sudo, _number(environ.get("SUDO_GID")) or behind_sudo, _name(behind_sudo), uid, gid)
+    return BoxUser(DEFAULT_ID, DEFAULT_ID, _name(DEFAULT_ID), uid, gid)
+
+
+def passwd(user: BoxUser, home: Path) -> str:
+    """An /etc/passwd for the box in which `whoami` answers with the user's name."""
+    folder = str(home) if not re.search(r"[:\n]", str(home)) else "/"  # the two signs that passwd(5) cannot hold
+    return (
+        "root:x:0:0:root:/root:/usr/sbin/nologin\n"
+        f"{user.name}:x:{user.uid}:{user.gid}::{folder}:/bin/bash\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    )
+
+
+def group(user: BoxUser) -> str:
+    """An /etc/group to go with `passwd`."""
+    return f"root:x:0:\n{user.name}:x:{user.gid}:\nnogroup:x:65534:\n"
+
+
+def hand_over(folder: Path, user: BoxUser) -> dict[Inode, Owner]:
+    """Give an existing folder and all in it to the box's user, and return what was whose, for `give_back`.
+
+    Files with several names are left alone: a second name may lie outside the folder, where a new owner would be a
+    gift to the box. Links are not followed. Nothing happens when the box's user is the caller.
+    """
+    before: dict[Inode, Owner] = {}
+    if user.is_caller:
+        return before
+
+    def change(name: str, parent: int, found: os.stat_result) -> None:
+        several_names = not stat.S_ISDIR(found.st_mode) and found.st_nlink > 1
+        if several_names and found.st_uid != user.uid:
+            return
+        before[found.st_dev, found.st_ino] = (found.st_uid, found.st_gid)
+        if found.st_uid != user.uid:
+            os.chown(name, user.uid, user.gid, dir_fd=parent, follow_symlinks=False)
+
+    _each(folder, change)
+    return before
+
+
+def give_back(folder: Path, user: BoxUser, before: Mapping[Inode, Owner] | None = None) -> int:
+    """Give what the box's user owns in `folder` to the caller, or to whom it belonged `before`; links are not followed.
+
+    Returns how many entries could not be given back (folders nested deeper than this process may hold open files).
+    """
+    if user.is_caller:
+        return 0
+    owners = before or {}
+
+    def change(name: str, parent: int, found: os.stat_result) -> None:
+        if found.st_uid == user.uid:
+            uid, gid = owners.get((found.st_dev, found.st_ino), (user.caller_uid, user.caller_gid))
+            if (uid, gid) != (found.st_uid, found.st_gid):
+                os.chown(name, uid, gid, dir_fd=parent, follow_symlinks=False)
+
+    return _each(folder, change)
+
+
+def _each(folder: Path, change: Callable[[str, int, os.stat_result], None]) -> int:
+    """Call `change` on `folder` and all in it, by descriptor, so that no link put there leads anywhere. Returns how many
+    entries could not be reached."""
+    missed = 0
+    parent = os.open(folder.parent, _OPEN_FOLDER)
+    stack: list[tuple[int, list[str]]] = [(parent, [folder.name])]
+    try:
+        while stack:
+            handle, names = stack[-1]
+            if not names:
+                os.close(handle)
+                stack.pop()
+                continue
+            name = names.pop()
+            try:
+                found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+                change(name, handle, found)
+                if stat.S_ISDIR(found.st_mode):
+                    inner = os.open(name, _OPEN_FOLDER, dir_fd=handle)
+                    stack.append((inner, []))
+                    stack[-1][1].extend(os.listdir(inner))
+            except FileNotFoundError:
+                continue
+            except OSError:
+                missed += 1
+    finally:
+        for handle, _ in stack:
+            with contextlib.suppress(OSError):
+                os.close(handle)
+    return missed
+
+
+def _name(uid: int) -> str:
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return "agent"
+    return name if re.fullmatch(r"[A-Za-z0-9_.@\\$-]{1,64}", name) and name != "root" else "agent"
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and int(text) < 2**32 - 1 else 0
