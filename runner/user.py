@@ -1,7 +1,7 @@
 """Who the box runs as, and whose the files are afterwards.
 
-A box never runs as root. An ordinary caller's box runs as the caller, so its files are the caller's at once. For root it
-runs as the user behind sudo, else as uid 1000, and what it wrote is given back to root at the end.
+A box never runs as root. An ordinary caller's box runs as the caller, so its files are the caller's at once. For root
+it runs as the user behind sudo, else as uid 1000, and what it wrote is given back to root at the end.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def give_back(folder: Path, user: BoxUser, before: Mapping[Inode, Owner] | None 
 
 
 def _each(folder: Path, change: Callable[[str, int, os.stat_result], None]) -> int:
-    """Call `change` on `folder` and all in it, by descriptor, so that no link put there leads anywhere. Returns how many
-    entries could not be reached."""
+    """Call `change` on `folder` and all in it, by descriptor, so that no link put there leads anywhere. Returns how
+    many entries could not be reached."""
     missed = 0
     parent = os.open(folder.parent, _OPEN_FOLDER)
     stack: list[tuple[int, list[str]]] = [(parent, [folder.name])]
