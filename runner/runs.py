@@ -1,0 +1,208 @@
+"""The runs of a project: which there are, which still live, and what may be removed.
+
+What a receipt or a folder says is checked against the engine and the process table; when in doubt a run lives.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner import engine
+from impyard.runner.project import RUN_ID, RunPaths
+from impyard.runner.receipt import read_receipt
+
+LIST_HINT = "`impyard runs list` shows the runs"
+# A runner writes its receipt within moments; a folder without one is taken for a run that begins, this long.
+BEGINNING_S = 600.0
+# The receipt's time is taken when the runner is already up; a process with that number that began later is another.
+CLOCK_SLACK_S = 2.0
+
+
+class UnknownRun(ImpyardError):
+    """No run of the project is meant. The log may still know it: folders are pruned, and gateways have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One folder under runs/.
+
+    `receipt` is empty when it is missing or damaged, and `fault` then says why. `boxes` are the containers that the
+    engine has for this run. `runner` is the number of its runner's process while that lives. `doubt` says why it is
+    not known whether the run lives (the engine does not answer), else it is empty.
+    """
+
+    paths: RunPaths
+    receipt: Mapping[str, Any]
+    fault: str = ""
+    boxes: Sequence[engine.Container] = field(default=())
+    runner: int | None = None
+    beginning: bool = False
+    doubt: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.paths.id
+
+    @property
+    def lives(self) -> bool:
+        """Whether something of the run is still at work."""
+        return bool(self.boxes) or self.runner is not None or self.beginning
+
+    @property
+    def state(self) -> str:
+        """`running`, else why it ended; `lost` when its runner went away without saying, `?` without a receipt."""
+        if self.lives:
+            return "running"
+        if not self.receipt:
+            return "?"
+        reason = str(self.receipt.get("exit_reason", "?"))
+        return "lost" if reason == "running" else reason
+
+
+def ids(root: Path) -> list[str]:
+    """The ids of the runs that have a folder, newest first. A link is no run."""
+    try:
+        with os.scandir(root / "runs") as entries:
+            found = [e.name for e in entries if RUN_ID.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as exc:
+        raise ImpyardError(f"cannot read {root / 'runs'}: {exc.strerror}", hint="check its owner and mode") from exc
+    return sorted(found, reverse=True)
+
+
+def resolve(root: Path, text: str) -> str:
+    """The run that `text` means: an id, the beginning of exactly one, or `last` for the newest.
+
+    Raises UnknownRun when there is none, ImpyardError when it means more than one.
+    """
+    known = ids(root)
+    if text == "last":
+        if not known:
+            raise UnknownRun(f"there are no runs in {root}", hint='`impyard run "…"` makes one')
+        return known[0]
+    if text in known:
+        return text
+    matches = [run for run in known if text and run.startswith(text)]
+    if len(matches) > 1:
+        raise ImpyardError(f"{text!r} means {len(matches)} runs", hint=f"{LIST_HINT} with their whole ids")
+    if not matches:
+        raise UnknownRun(f"there is no run {text!r} in {root}", hint=LIST_HINT)
+    return matches[0]
+
+
+def look(root: Path, wanted: Sequence[str]) -> list[Run]:
+    """What is known of these runs. Asks the engine once, and only if a run has not certainly ended."""
+    receipts = {run: _receipt(RunPaths(root, run)) for run in wanted}
+    boxes: dict[str, list[engine.Container]] = {}
+    doubt = ""
+    if not all(receipt.get("ended") for receipt, _ in receipts.values()):
+        try:
+            for box in engine.boxes():
+                if Path(box.labels.get("impyard.project", root)) == root:
+                    boxes.setdefault(box.run, []).append(box)
+        except ImpyardError as exc:
+            doubt = exc.message
+    found = []
+    for run, (receipt, fault) in receipts.items():
+        paths = RunPaths(root, run)
+        ended = bool(receipt.get("ended"))
+        found.append(
+            Run(
+                paths,
+                receipt,
+                fault,
+                boxes=tuple(boxes.get(run, ())),
+                runner=None if ended else _runner(receipt),
+                beginning=not receipt and time.time() - paths.folder.stat().st_mtime < BEGINNING_S,
+                doubt="" if ended else doubt,
+            )
+        )
+    return found
+
+
+def stop(run: Run, *, patience_s: float = 15.0) -> None:
+    """End a living run and wait until its box is gone.
+
+    Its runner is asked first, since it writes the receipt; then every box of the run is killed by id. Raises
+    ImpyardError when a box is still there after `patience_s`.
+    """
+    deadline = time.monotonic() + patience_s
+    if run.runner is not None:
+        _end_runner(run.runner, run.receipt, deadline)
+    # Asked anew: a run that was still beginning may have a box by now.
+    for box in engine.boxes(run.id):
+        engine.kill(box.id)
+        engine.remove(box.id)
+        while not engine.is_gone(box.id):
+            if time.monotonic() > deadline:
+                raise ImpyardError(
+                    f"the box {box.name} is still there after {patience_s:.0f} s", hint=f"docker rm -f {box.id[:12]}"
+                )
+            time.sleep(0.05)
+    if run.runner is not None and _runner(run.receipt) is not None:
+        raise ImpyardError(f"the runner of {run.id} does not end", hint=f"kill -9 {run.runner}")
+
+
+def started(run: Run) -> datetime:
+    """When the run began, UTC, read from its id."""
+    return datetime.strptime(run.id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+
+
+def _receipt(paths: RunPaths) -> tuple[Mapping[str, Any], str]:
+    try:
+        return read_receipt(paths.receipt), ""
+    except ImpyardError as exc:
+        return {}, exc.message
+
+
+def _runner(receipt: Mapping[str, Any]) -> int | None:
+    """The runner's process number if that very process still lives."""
+    pid = receipt.get("runner_pid")
+    if not isinstance(pid, int) or pid <= 1:
+        return None
+    try:
+        begun = _process_start(pid)
+        recorded = datetime.fromisoformat(str(receipt.get("started"))).timestamp()
+    except OSError:
+        return None
+    except (ValueError, IndexError):
+        return pid  # when in doubt it lives
+    return pid if begun <= recorded + CLOCK_SLACK_S else None
+
+
+def _process_start(pid: int) -> float:
+    """When the process began, seconds since the epoch. proc(5): field 22 of stat is in ticks since the boot."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        stat = file.read()
+    after_name = stat[stat.rindex(b")") + 2 :].split()
+    if after_name[0] in (b"Z", b"X"):
+        raise ProcessLookupError(pid)
+    ticks = int(after_name[19])
+    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _end_runner(pid: int, receipt: Mapping[str, Any], deadline: float) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if _runner(receipt) is None:  # the number went to another process before we held on to it
+            return
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+        while time.monotonic() < deadline - 5 and _runner(receipt) is not None:
+            time.sleep(0.05)
+    except OSError:
+        return  # it ended by itself, or belongs to another user; the box is killed by id all the same
+    finally:
+        os.close(handle)

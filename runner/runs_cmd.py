@@ -1,0 +1,251 @@
+"""`impyard runs`: list, show, stop and prune runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner import removal
+from impyard.runner import runs as runs_
+from impyard.runner.project import find_root
+from impyard.runner.text import size_text, visible
+
+COLOURS = {"running": "cyan", "finished": "green", "?": "yellow", "lost": "yellow"}
+_project = click.option(
+    "--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here)."
+)
+
+
+@click.group(invoke_without_command=True)
+@_project
+@click.pass_context
+def runs(ctx: click.Context, project: Path | None) -> int:
+    """List, show, stop and prune the runs of a project. Without a command: list.
+
+    A run is named by its id, by the beginning of it, or by `last`.
+    """
+    ctx.obj = project  # `impyard runs --project X list` means the same as `impyard runs list --project X`
+    return int(ctx.invoke(list_command)) if ctx.invoked_subcommand is None else 0
+
+
+@runs.command("list")
+@_project
+@click.option("-n", "count", default=20, show_default=True, type=click.IntRange(min=1), help="How many, newest last.")
+@click.option("--json", "as_json", is_flag=True, help="The receipts as JSON, one per line, each with its `state`.")
+def list_command(project: Path | None = None, count: int = 20, as_json: bool = False) -> int:
+    """List the runs, newest last: id, state, duration, decisions, model."""
+    root = _root(project)
+    known = runs_.ids(root)
+    found = runs_.look(root, known[:count][::-1])
+    if as_json:
+        for run in found:
+            click.echo(json.dumps({**run.receipt, "run": run.id, "state": run.state}))
+        return 0
+    if not found:
+        click.echo(f"no runs yet in {root}", err=True)
+        return 0
+    rows = [_row(run) for run in found]
+    if not sys.stdout.isatty():
+        for row in rows:
+            click.echo("\t".join(row))
+        return 0
+    _print_table(("run", "state", "time", "allowed", "denied", "model"), rows)
+    if len(known) > count:
+        click.echo(f"{len(known) - count} older: impyard runs list -n {len(known)}")
+    return 0
+
+
+@runs.command("show")
+@click.argument("run", default="last")
+@_project
+@click.option("--json", "as_json", is_flag=True, help="The receipt as it is.")
+def show_command(run: str, project: Path | None, as_json: bool) -> int:
+    """Show what is known of RUN (default: the newest)."""
+    root = _root(project)
+    [found] = runs_.look(root, [runs_.resolve(root, run)])
+    if as_json:
+        if not found.receipt:
+            raise ImpyardError(found.fault, hint="the run ended before it could write one")
+        click.echo(json.dumps({**found.receipt, "state": found.state}, indent=2))
+        return 0
+    pairs = _facts(found)
+    width = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        click.echo(f"{name:<{width}}  {visible(value)}")
+    return 0
+
+
+@runs.command("stop")
+@click.argument("run", nargs=-1)
+@_project
+@click.option("--all", "every", is_flag=True, help="Every running run of this project.")
+def stop_command(run: Sequence[str], project: Path | None, every: bool) -> int:
+    """End RUN and wait until its box is gone."""
+    root = _root(project)
+    if bool(run) == every:
+        raise click.UsageError("name the runs to stop, or give --all")
+    named = runs_.ids(root) if every else list(dict.fromkeys(runs_.resolve(root, text) for text in run))
+    stopped = 0
+    for found in runs_.look(root, named):
+        if found.doubt:
+            raise ImpyardError(found.doubt, hint="without the engine it is not known which boxes run")
+        if found.lives:
+            runs_.stop(found)
+            stopped += 1
+            click.echo(f"stopped {found.id}")
+        elif not every:
+            click.echo(f"{found.id} is not running ({found.state})")
+    if every and not stopped:
+        click.echo("no run is running")
+    return 0
+
+
+@runs.command("prune")
+@_project
+@click.option("--older-than", "days", type=click.FloatRange(min=0), metavar="DAYS", help="Runs that began earlier.")
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="All but the N newest.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def prune_command(project: Path | None, days: float | None, keep: int | None, yes: bool) -> int:
+    """Remove the folders of ended runs. With both options, only runs that both would remove.
+
+    A running run is never removed, nor is the log: runs/decisions.jsonl keeps every line.
+    """
+    root = _root(project)
+    if days is None and keep is None:
+        raise click.UsageError("say which: --older-than DAYS, --keep N, or both")
+    candidates = runs_.ids(root)[keep or 0 :]
+    found = runs_.look(root, candidates[::-1])
+    if days is not None:
+        limit = datetime.now(UTC) - timedelta(days=days)
+        found = [run for run in found if runs_.started(run) < limit]
+    doomed = [run for run in found if not run.lives and not run.doubt]
+    for run in found:
+        if run not in doomed:
+            click.echo(f"kept {run.id}: {run.doubt or 'it is running'}", err=True)
+    if not doomed:
+        click.echo("nothing to remove")
+        return 0
+    total = sum(removal.tree_bytes(run.paths.folder) for run in doomed)
+    what = f"{len(doomed)} {'run' if len(doomed) == 1 else 'runs'}, {size_text(total)}"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ImpyardError(f"this would remove {what}, and there is nobody to ask", hint="give --yes")
+        for run in doomed:
+            click.echo(f"  {run.id}  {run.state}")
+        click.confirm(f"remove {what}?", abort=True)
+    for run in doomed:
+        _remove(run)
+    click.echo(f"removed {what}")
+    return 0
+
+
+def _root(project: Path | None) -> Path:
+    return find_root(project or click.get_current_context().obj)
+
+
+def _remove(run: runs_.Run) -> None:
+    try:
+        removal.remove_tree(run.paths.folder)
+    except OSError as exc:
+        raise ImpyardError(
+            f"cannot remove {run.paths.folder}: {(exc.strerror or str(exc)).lower()}",
+            hint="files of another user are left in it; use `sudo`",
+        ) from exc
+
+
+def _row(run: runs_.Run) -> tuple[str, ...]:
+    decisions = _mapping(run.receipt.get("decisions"))
+    return (
+        run.id,
+        visible(run.state),
+        duration_text(run.receipt.get("duration_s")),
+        str(decisions.get("allowed", "-")),
+        str(decisions.get("denied", "-")),
+        visible(str(run.receipt.get("model") or "-")),
+    )
+
+
+def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    widths[-1] = 0  # the last column needs no padding
+    click.echo(click.style("  ".join(f"{text:<{width}}" for text, width in zip(head, widths, strict=True)), bold=True))
+    for row in rows:
+        cells = [f"{text:<{width}}" for text, width in zip(row, widths, strict=True)]
+        cells[1] = click.style(cells[1], fg=COLOURS.get(row[1], "red"))
+        click.echo("  ".join(cells).rstrip())
+
+
+def _facts(run: runs_.Run) -> list[tuple[str, str]]:
+    """What `show` says, as (name, value); what the receipt does not hold is left out."""
+    receipt = run.receipt
+    pairs = [("run", run.id), ("state", run.state)]
+    if run.fault:
+        pairs.append(("receipt", run.fault))
+    if run.doubt:
+        pairs.append(("engine", run.doubt))
+    for name in ("error", "model", "started", "ended"):
+        if receipt.get(name):
+            pairs.append((name, str(receipt[name])))
+    if receipt.get("duration_s") is not None:
+        pairs.append(
+            ("duration", f"{duration_text(receipt['duration_s'])} of {duration_text(receipt.get('ceiling_s'))}")
+        )
+    if receipt.get("exit_status") is not None:
+        pairs.append(("exit status", str(receipt["exit_status"])))
+    pairs.append(("workspace", str(receipt.get("workspace") or run.paths.workspace)))
+    for file in _sequence(receipt.get("files")):
+        entry = _mapping(file)
+        pairs.append(("  file", f"{entry.get('path')} ({size_text(int(entry.get('bytes') or 0))})"))
+    policy = _mapping(receipt.get("policy"))
+    if policy:
+        names = ", ".join(str(name) for name in _sequence(policy.get("files")))
+        pairs.append(("policy", f"{names} {policy.get('hash', '')}".strip()))
+    probes = _sequence(receipt.get("probes"))
+    if probes:
+        good = sum(1 for probe in probes if _mapping(probe).get("ok") is True)
+        pairs.append(("probes", f"{good} of {len(probes)} as expected"))
+    decisions = _mapping(receipt.get("decisions"))
+    if decisions:
+        pairs.append(("decisions", f"{decisions.get('allowed', 0)} allowed, {decisions.get('denied', 0)} denied"))
+        for host, count in _mapping(decisions.get("denied_hosts")).items():
+            pairs.append(("  denied", f"{host} ({count})"))
+    traffic = _mapping(receipt.get("traffic"))
+    if traffic:
+        up, down = (size_text(int(traffic.get(key) or 0)) for key in ("bytes_up", "bytes_down"))
+        pairs.append(("traffic", f"{up} up, {down} down"))
+    for name, value in (
+        ("image", _mapping(receipt.get("image")).get("id")),
+        ("pi", receipt.get("pi")),
+        ("authority", receipt.get("ca")),
+    ):
+        if value:
+            pairs.append((name, str(value)))
+    pairs.append(("look", f"impyard decisions --run {run.id}"))
+    return pairs
+
+
+def duration_text(seconds: Any) -> str:
+    """Seconds as people say them: `4.2 s`, `3 min 5 s`, `2 h 5 min`; `-` for what is no number."""
+    if not isinstance(seconds, int | float):
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _sequence(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()

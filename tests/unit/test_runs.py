@@ -1,0 +1,315 @@
+"""`impyard runs` on real folders, receipts and processes. (Boxes are in tests/box.)"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner import cli, engine, runs
+from impyard.runner.project import RunPaths
+from impyard.runner.receipt import Receipt
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "projéct with space"
+    (root / "policies").mkdir(parents=True)
+    (root / "policies" / "gateway.yaml").touch()
+    return root.resolve()
+
+
+@pytest.fixture
+def impyard(project: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(*args: str) -> Result:
+        status = cli.main([*args, "--project", str(project)])
+        return Result(status, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine whose Docker does not answer."""
+    engine.client.cache_clear()
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    yield
+    engine.client.cache_clear()
+
+
+def add_run(
+    root: Path, run: str, *, ended: bool = True, pid: int = 0, started: datetime | None = None, reason: str = "finished"
+) -> RunPaths:
+    """A run's folder as a run leaves it."""
+    paths = RunPaths(root, run)
+    paths.workspace.mkdir(parents=True)
+    (paths.workspace / "answer.txt").write_text("4")
+    began = started or datetime.strptime(run[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    receipt = Receipt(
+        run=run,
+        project=str(root),
+        workspace=str(paths.workspace),
+        model="demo",
+        started=began.isoformat(timespec="milliseconds"),
+        impyard="0.1.0",
+        runner_pid=pid,
+        ceiling_s=1800,
+        decisions={"allowed": 3, "denied": 2, "denied_hosts": {"evil.test": 2}, "seq": 5, "last": "sha256:0"},
+    )
+    if ended:
+        receipt.ended = (began + timedelta(seconds=65)).isoformat()
+        receipt.duration_s, receipt.exit_reason, receipt.exit_status = 65.0, reason, 0
+    receipt.write(paths.receipt)
+    return paths
+
+
+OLD, MID, NEW = "20250101-000000-aaaa", "20260101-000000-bbbb", "20260101-000001-cccc"
+
+
+def test_runs_are_listed_newest_last_with_state_and_counts(project: Path, impyard: Command) -> None:
+    add_run(project, NEW, reason="ceiling")
+    add_run(project, OLD)
+    (project / "runs" / "not-a-run").mkdir()
+    (project / "runs" / "decisions.jsonl").touch()
+    result = impyard("runs", "list")
+    assert result.status == 0
+    assert result.out.splitlines() == [
+        f"{OLD}\tfinished\t1 min 5 s\t3\t2\tdemo",
+        f"{NEW}\tceiling\t1 min 5 s\t3\t2\tdemo",
+    ]
+    assert [json.loads(line)["state"] for line in impyard("runs", "list", "--json").out.splitlines()] == [
+        "finished",
+        "ceiling",
+    ]
+
+
+def test_list_is_the_command_when_none_is_given(project: Path, impyard: Command) -> None:
+    add_run(project, OLD)
+    assert impyard("runs").out == impyard("runs", "list").out
+    assert cli.main(["runs", "--project", str(project), "show", "last"]) == 0
+
+
+def test_no_runs_is_said_and_no_error(project: Path, impyard: Command) -> None:
+    result = impyard("runs", "list")
+    assert (result.status, result.out) == (0, "")
+    assert "no runs yet" in result.err
+
+
+def test_a_linked_folder_is_no_run(project: Path, impyard: Command, tmp_path: Path) -> None:
+    add_run(project, NEW)
+    (tmp_path / "elsewhere").mkdir()
+    (project / "runs" / OLD).symlink_to(tmp_path / "elsewhere")
+    assert impyard("runs", "list").out.count("\n") == 1
+
+
+@pytest.mark.parametrize("named", [NEW, NEW[:-3], "last"])
+def test_a_run_is_found_by_its_id_the_beginning_of_it_and_last(project: Path, impyard: Command, named: str) -> None:
+    add_run(project, OLD)
+    add_run(project, NEW)
+    result = impyard("runs", "show", named)
+    assert result.status == 0
+    assert result.out.splitlines()[0].split() == ["run", NEW]
+    assert "evil.test (2)" in result.out
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("2026", "means 2 runs"),
+        ("20270101-000000-aaaa", "there is no run"),
+        ("../../etc", "there is no run"),
+        ("", "there is no run"),
+        ("not-a-run", "there is no run"),
+    ],
+)
+def test_a_run_that_is_not_there_is_one_clear_error(project: Path, impyard: Command, named: str, said: str) -> None:
+    add_run(project, MID)
+    add_run(project, NEW)
+    (project / "runs" / "not-a-run").mkdir()
+    for command in ("show", "stop"):
+        result = impyard("runs", command, named)
+        assert (result.status, result.out) == (1, "")
+        assert said in result.err
+        assert result.err.count("error:") == 1
+
+
+def test_a_damaged_receipt_is_shown_as_such(project: Path, impyard: Command) -> None:
+    paths = add_run(project, OLD)
+    paths.receipt.write_text("{half")
+    os.utime(paths.folder, (0, 0))
+    assert impyard("runs", "list").out.startswith(f"{OLD}\t?\t-\t-\t-\t-")
+    result = impyard("runs", "show", OLD)
+    assert result.status == 0
+    assert "cannot read the receipt" in result.out
+    assert impyard("runs", "show", OLD, "--json").status == 1
+
+
+def test_receipt_text_cannot_command_the_terminal(project: Path, impyard: Command) -> None:
+    paths = add_run(project, OLD)
+    receipt = json.loads(paths.receipt.read_bytes())
+    receipt.update(
+        model="\x1b[31mred", exit_reason="\x1b]0;x\x07", error="a\nb", files=[{"path": "\x1b[2J", "bytes": 1}]
+    )
+    paths.receipt.write_text(json.dumps(receipt))
+    for command in (("list",), ("show", OLD)):
+        assert "\x1b" not in impyard("runs", *command).out
+
+
+def test_receipts_of_odd_shapes_are_shown(project: Path, impyard: Command) -> None:
+    paths = add_run(project, OLD)
+    odd = {
+        "run": OLD,
+        "ended": 1,
+        "decisions": [],
+        "files": {"a": 1},
+        "policy": "x",
+        "duration_s": "long",
+        "probes": [1],
+    }
+    paths.receipt.write_text(json.dumps(odd))
+    assert impyard("runs", "list").status == 0
+    assert impyard("runs", "show", OLD).status == 0
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_prune_removes_old_runs_and_keeps_the_log_and_the_rest(project: Path, impyard: Command) -> None:
+    for run in (OLD, MID, NEW):
+        add_run(project, run)
+    log = project / "runs" / "decisions.jsonl"
+    log.write_text("{}\n")
+    assert impyard("runs", "prune", "--keep", "1", "--yes").status == 0
+    assert runs.ids(project) == [NEW]
+    assert log.read_text() == "{}\n"
+
+
+def test_prune_by_age_counts_days_from_the_runs_beginning(project: Path, impyard: Command) -> None:
+    recent = f"{datetime.now(UTC) - timedelta(days=2):%Y%m%d-%H%M%S}-dddd"
+    for run in (OLD, recent):
+        add_run(project, run)
+    assert impyard("runs", "prune", "--older-than", "3", "--yes").status == 0
+    assert runs.ids(project) == [recent]
+    assert impyard("runs", "prune", "--older-than", "1.5", "--yes").status == 0
+    assert runs.ids(project) == []
+
+
+def test_prune_with_both_options_removes_only_what_both_name(project: Path, impyard: Command) -> None:
+    recent = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-dddd"
+    for run in (OLD, MID, recent):
+        add_run(project, run)
+    assert impyard("runs", "prune", "--older-than", "1", "--keep", "2", "--yes").status == 0
+    assert runs.ids(project) == [recent, MID]
+
+
+def test_prune_asks_and_removes_nothing_when_there_is_nobody_to_ask(project: Path, impyard: Command) -> None:
+    add_run(project, OLD)
+    result = impyard("runs", "prune", "--keep", "0")
+    assert result.status == 1
+    assert "--yes" in result.err
+    assert runs.ids(project) == [OLD]
+
+
+@pytest.mark.parametrize("args", [(), ("--keep", "-1"), ("--older-than", "-1"), ("--keep", "x")])
+def test_prune_without_a_sensible_limit_is_a_usage_error(project: Path, impyard: Command, args: tuple[str]) -> None:
+    add_run(project, OLD)
+    assert impyard("runs", "prune", "--yes", *args).status == 2
+    assert runs.ids(project) == [OLD]
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"], stdout=-1)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_prune_never_removes_a_run_whose_runner_lives(
+    project: Path, impyard: Command, sleeper: subprocess.Popen[bytes]
+) -> None:
+    add_run(project, OLD, ended=False, pid=sleeper.pid, started=datetime.now(UTC))
+    assert impyard("runs", "list").out.split("\t")[1] == "running"
+    result = impyard("runs", "prune", "--keep", "0", "--yes")
+    assert "it is running" in result.err
+    assert runs.ids(project) == [OLD]
+
+
+def test_another_process_with_the_runners_number_is_not_the_runner(
+    project: Path, impyard: Command, sleeper: subprocess.Popen[bytes]
+) -> None:
+    add_run(project, OLD, ended=False, pid=sleeper.pid)  # the run began long before that process
+    [run] = runs.look(project, [OLD])
+    assert run.runner is None
+    assert run.state == "lost"
+    assert sleeper.poll() is None
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_prune_keeps_a_run_of_which_it_cannot_know_whether_it_lives(project: Path, impyard: Command) -> None:
+    add_run(project, OLD, ended=False)
+    add_run(project, MID)
+    result = impyard("runs", "prune", "--keep", "0", "--yes")
+    assert runs.ids(project) == [OLD]
+    assert f"kept {OLD}" in result.err
+    assert impyard("runs", "stop", OLD).status == 1
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_prune_keeps_a_run_that_has_no_receipt_yet(project: Path, impyard: Command) -> None:
+    RunPaths(project, OLD).folder.mkdir(parents=True)
+    impyard("runs", "prune", "--keep", "0", "--yes")
+    assert runs.ids(project) == [OLD]
+
+
+def test_prune_follows_no_link_out_of_the_runs(project: Path, impyard: Command, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "keep").touch()
+    paths = add_run(project, OLD)
+    (paths.workspace / "link").symlink_to(outside)
+    (paths.workspace / "shut" / "in").mkdir(parents=True)
+    (paths.workspace / "shut").chmod(0)
+    assert impyard("runs", "prune", "--keep", "0", "--yes").status == 0
+    assert not paths.folder.exists()
+    assert (outside / "keep").exists()
+
+
+def test_stop_ends_a_runner_that_has_no_box_yet(
+    project: Path, impyard: Command, sleeper: subprocess.Popen[bytes]
+) -> None:
+    pytest.importorskip("docker")
+    try:
+        engine.client()
+    except ImpyardError as exc:
+        pytest.skip(exc.message)
+    add_run(project, OLD, ended=False, pid=sleeper.pid, started=datetime.now(UTC))
+    began = time.monotonic()
+    result = impyard("runs", "stop", OLD)
+    assert (result.status, result.out) == (0, f"stopped {OLD}\n")
+    assert sleeper.wait(5) == -15
+    assert time.monotonic() - began < 5
+
+
+def test_stop_wants_runs_or_all(project: Path, impyard: Command) -> None:
+    assert impyard("runs", "stop").status == 2
+    assert impyard("runs", "stop", "--all", "x").status == 2
