@@ -1,0 +1,256 @@
+"""`impyard doctor`: what this machine has and lacks for a run, each with the command that mends it.
+
+Every check looks and changes nothing. A check that fails in a way nobody foresaw is itself a failure, never a gap.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from impyard.addon.errors import ImpyardError, PolicyError
+from impyard.runner.text import size_text, visible
+
+Status = Literal["ok", "warn", "fail"]
+PYTHON = (3, 12)
+MITMPROXY = (12, 3)
+# A run's own files are small; the image is about 1 GB and is built twice over in layers.
+IMAGE_FREE_BYTES = 3 * 10**9
+RUN_FREE_BYTES = 200 * 10**6
+EXPIRY_WARNING = datetime.timedelta(days=30)
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one check found. `mend` is a command or a sentence that puts it right, empty when nothing needs mending."""
+
+    name: str
+    status: Status
+    found: str
+    mend: str = ""
+
+
+@click.command()
+@click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
+@click.option("--json", "as_json", is_flag=True, help="The checks as one JSON document.")
+def doctor(project: Path | None, as_json: bool) -> int:
+    """Check what this machine has and lacks, and say how to mend it.
+
+    Exit status 1 when something is missing that no run can do without.
+    """
+    checks = []
+    for check in examine(project):
+        checks.append(check)
+        if not as_json:
+            _print(check)
+    failed = any(check.status == "fail" for check in checks)
+    if as_json:
+        click.echo(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}, indent=2))
+    return 1 if failed else 0
+
+
+def examine(project: Path | None) -> Iterator[Check]:
+    """Each check's outcome, as soon as it is known."""
+    checks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
+        ("system", _system),
+        ("python", _python),
+        ("mitmproxy", _mitmproxy),
+        ("docker", _docker),
+        ("authority", _authority),
+        ("policy", lambda: _policy(project)),
+        ("credentials", _credentials),
+        ("disk", lambda: _disk(project)),
+    ]
+    for name, run in checks:
+        try:
+            yield from run()
+        except ImpyardError as exc:
+            yield Check(name, "fail", exc.message, exc.hint or "")
+        except Exception as exc:  # noqa: BLE001 - a doctor that dies tells nothing about the other parts
+            yield Check(name, "fail", f"could not be checked: {type(exc).__name__}: {exc}", "report this as a bug")
+
+
+def _print(check: Check) -> None:
+    status = click.style(f"{check.status:<4}", fg=COLOURS[check.status])
+    lines = check.found.splitlines() or [""]
+    click.echo(f"{status}  {check.name:<12} {visible(lines[0])}")
+    for line in lines[1:]:
+        click.echo(f"{'':19}{visible(line)}")
+    if check.mend:
+        click.echo(f"{'':19}{click.style('mend:', bold=True)} {visible(check.mend)}")
+
+
+def _system() -> Iterator[Check]:
+    found = f"{platform.system()} {platform.release()} {platform.machine()}"
+    if platform.system() != "Linux":
+        yield Check("system", "fail", found, "impyard runs on Linux: the box reaches its judge through a unix socket")
+    else:
+        yield Check("system", "ok", found)
+
+
+def _python() -> Iterator[Check]:
+    found = f"{platform.python_version()} at {sys.executable}"
+    if sys.version_info < PYTHON:
+        yield Check("python", "fail", found, "install Python 3.12 or newer, then start bin/impyard again")
+    else:
+        yield Check("python", "ok", found)
+
+
+def _mitmproxy() -> Iterator[Check]:
+    wanted = ".".join(map(str, MITMPROXY))
+    mend = f"{sys.executable} -m pip install 'mitmproxy~={wanted}.0'"
+    try:
+        version = metadata.version("mitmproxy")
+    except metadata.PackageNotFoundError:
+        yield Check("mitmproxy", "fail", "not installed", mend)
+        return
+    series = tuple(int(part) if part.isdigit() else -1 for part in version.split(".")[:2])
+    if series != MITMPROXY:
+        yield Check("mitmproxy", "fail", f"{version}, but the judge is written for {wanted}", mend)
+    else:
+        yield Check("mitmproxy", "ok", version)
+
+
+def _docker() -> Iterator[Check]:
+    from impyard.runner import engine
+
+    about = engine.describe()
+    info = engine.client().info()
+    cgroup = info.get("CgroupVersion") or "1"
+    yield Check("docker", "ok", f"{about.version}, API {about.api}, rootful, cgroup v{cgroup}")
+    limits = {"memory": "MemoryLimit", "pids": "PidsLimit", "cpu": "CpuCfsQuota"}
+    if missing := [name for name, key in limits.items() if not info.get(key)]:
+        yield Check(
+            "limits",
+            "warn",
+            f"this engine cannot limit: {', '.join(missing)}",
+            "enable these cgroup controllers (kernel command line `cgroup_enable=memory`), then restart Docker",
+        )
+    yield _image()
+    root = Path(str(info.get("DockerRootDir") or "/var/lib/docker"))
+    yield from _free(root, IMAGE_FREE_BYTES, "docker disk", "docker system prune")
+
+
+def _image() -> Check:
+    from impyard.runner import image_cmd
+
+    about = image_cmd.describe()
+    if about["id"] is None:
+        found = f"{about['image']} is not built yet; the first run builds it"
+        return Check("image", "warn", found, "impyard image build")
+    return Check("image", "ok", f"{about['image']}, {size_text(about['bytes'])}")
+
+
+def _authority() -> Iterator[Check]:
+    from impyard.certs import authority
+
+    folder = authority.default_dir()
+    if not (folder / authority.CERT_FILE).exists() and not (folder / authority.KEY_FILE).exists():
+        yield Check("authority", "ok", f"none yet; the first run makes one in {folder}")
+        return
+    ca = authority.inspect(folder)  # raises when unreadable, open to others, or expired
+    left = ca.not_after - datetime.datetime.now(datetime.UTC)
+    found = f"valid until {ca.not_after:%Y-%m-%d}, key mode 0600, sha256 {ca.fingerprint[:16]}…"
+    if left < EXPIRY_WARNING:
+        yield Check("authority", "warn", found, f"rm -r {folder}  (the next run makes a new one)")
+    else:
+        yield Check("authority", "ok", found)
+
+
+def _policy(project: Path | None) -> Iterator[Check]:
+    from impyard.addon.policy import load_policy
+    from impyard.runner.project import find_root
+
+    root = find_root(project)
+    path = root / "policies" / "gateway.yaml"
+    if not path.exists():
+        yield Check("policy", "fail", f"{path} does not exist", "impyard init")
+        return
+    try:
+        policy = load_policy([path], root=root)
+    except PolicyError as exc:
+        yield Check("policy", "fail", exc.message, exc.hint or f"edit {path}: until it loads, everything is denied")
+        return
+    count = len(policy.entries)
+    yield Check("policy", "ok", f"{path}, {count} {'entry' if count == 1 else 'entries'}, {policy.hash[:19]}…")
+
+
+def _credentials() -> Iterator[Check]:
+    """The model credentials that a run could use, by name: no key is read beyond its name, no command run."""
+    from impyard.runner.credentials import KEY_VARIABLES
+
+    folder = Path(os.environ.get("PI_CODING_AGENT_DIR") or Path(os.environ.get("HOME") or "/") / ".pi" / "agent")
+    mend = "start `pi` and use /login, or set a key such as ANTHROPIC_API_KEY"
+    stored, fault = _stored_credentials(folder / "auth.json")
+    if fault:
+        yield Check("credentials", "warn", fault, "mend that file, or move it away and use /login in `pi`")
+    names = [f"{provider} ({'expired, ' if expired else ''}auth.json)" for provider, expired in stored]
+    names += [
+        f"{provider} ({variable})"
+        for provider, variables in KEY_VARIABLES.items()
+        for variable in variables
+        if os.environ.get(variable)
+    ]
+    if stored and all(expired for _, expired in stored) and len(names) == len(stored):
+        yield Check("credentials", "warn", ", ".join(names), "start `pi` once: it renews its token")
+    elif names:
+        yield Check("credentials", "ok", ", ".join(names))
+    elif not fault:
+        yield Check("credentials", "warn", "none of pi's found; `--model demo` works without", mend)
+
+
+def _stored_credentials(path: Path) -> tuple[list[tuple[str, bool]], str]:
+    """The providers in pi's auth.json with whether their token has expired, and what is wrong with the file."""
+    try:
+        entries = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return [], ""
+    except (OSError, ValueError) as exc:
+        return [], f"{path} cannot be read: {exc}"
+    if not isinstance(entries, dict):
+        return [], f"{path} is not pi's auth.json"
+    now_ms = time.time() * 1000
+    found = []
+    for provider, entry in entries.items():
+        expires = entry.get("expires") if isinstance(entry, dict) and entry.get("type") == "oauth" else None
+        found.append((str(provider), isinstance(expires, int | float) and 0 < expires < now_ms))
+    return found, ""
+
+
+def _disk(project: Path | None) -> Iterator[Check]:
+    from impyard.runner.project import find_root
+
+    yield from _free(find_root(project), RUN_FREE_BYTES, "disk", "impyard runs prune --keep 10")
+
+
+def _free(path: Path, wanted: int, name: str, mend: str) -> Iterator[Check]:
+    """Free space for this user where `path` is, or will be."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    try:
+        free = shutil.disk_usage(path).free
+        writable = os.statvfs(path).f_flag & os.ST_RDONLY == 0
+    except PermissionError:
+        return  # docker's folder is root's own on some systems; the build itself will say
+    found = f"{size_text(free)} free at {path}"
+    if not writable:
+        yield Check(name, "fail", f"{path} is on a read-only file system", "choose a project on a writable disk")
+    elif free < RUN_FREE_BYTES:
+        yield Check(name, "fail", found, mend)
+    elif free < wanted:
+        yield Check(name, "warn", found, mend)
+    else:
+        yield Check(name, "ok", found)

@@ -1,0 +1,172 @@
+"""`impyard doctor` tells what is there and what is not, on real folders and a real (or absent) engine."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impyard.certs import authority
+from impyard.runner import cli, doctor, engine
+
+Checks = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """An empty home and data folder, no keys, and no engine unless a test asks for one."""
+    from impyard.runner.credentials import KEY_VARIABLES
+
+    for name in (name for names in KEY_VARIABLES.values() for name in names):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("PI_CODING_AGENT_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("IMPYARD_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    for cache in (engine.client, engine.describe):
+        cache.cache_clear()
+    yield
+    for cache in (engine.client, engine.describe):
+        cache.cache_clear()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "policies").mkdir(parents=True)
+    (root / "policies" / "gateway.yaml").write_text(
+        "networkPolicies:\n  - host: a.test\n    policies:\n      - {action: ALLOW, method: GET, path: /.*}\n"
+    )
+    return root
+
+
+@pytest.fixture
+def examine(project: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[], tuple[int, Checks]]:
+    def call() -> tuple[int, Checks]:
+        status = cli.main(["doctor", "--json", "--project", str(project)])
+        document = json.loads(capsys.readouterr().out)
+        assert document["ok"] == (status == 0)
+        return status, {check["name"]: check for check in document["checks"]}
+
+    return call
+
+
+Examine = Callable[[], tuple[int, Checks]]
+
+
+def test_a_dead_engine_fails_with_the_command_that_starts_it(examine: Examine) -> None:
+    status, checks = examine()
+    assert status == 1
+    assert checks["docker"]["status"] == "fail"
+    assert "systemctl start docker" in checks["docker"]["mend"]
+    assert checks["python"]["status"] == checks["mitmproxy"]["status"] == checks["policy"]["status"] == "ok"
+
+
+def test_a_live_engine_is_described(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOCKER_HOST")
+    status, checks = examine()
+    if checks["docker"]["status"] == "fail":
+        pytest.skip(checks["docker"]["found"])
+    assert "API" in checks["docker"]["found"]
+    assert checks["image"]["status"] in ("ok", "warn")
+    assert status == 0
+
+
+def test_people_get_a_line_for_each_check_and_the_mending_command(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "policies" / "gateway.yaml").unlink()
+    assert cli.main(["doctor", "--project", str(project)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    index = next(index for index, line in enumerate(lines) if line.split()[:2] == ["fail", "policy"])
+    assert lines[index + 1].strip() == "mend: impyard init"
+
+
+def test_a_broken_policy_fails_with_file_line_and_column(project: Path, examine: Examine) -> None:
+    (project / "policies" / "gateway.yaml").write_text("networkPolicies:\n  - hosts: a.test\n    policies: []\n")
+    policy = examine()[1]["policy"]
+    assert policy["status"] == "fail"
+    assert "policies/gateway.yaml:2:" in policy["found"]
+
+
+def test_an_authority_that_is_not_made_yet_is_fine(examine: Examine) -> None:
+    assert examine()[1]["authority"]["status"] == "ok"
+
+
+def test_a_key_that_others_can_read_fails_with_the_chmod(examine: Examine) -> None:
+    made = authority.ensure_authority(authority.default_dir())
+    assert examine()[1]["authority"]["status"] == "ok"
+    made.key_path.chmod(0o644)
+    check = examine()[1]["authority"]
+    assert (check["status"], check["mend"]) == ("fail", f"chmod 600 {str(made.key_path)!r}")
+
+
+def test_a_damaged_authority_fails(examine: Examine) -> None:
+    made = authority.ensure_authority(authority.default_dir())
+    made.cert_path.write_text("nonsense")
+    assert examine()[1]["authority"]["status"] == "fail"
+
+
+def test_an_authority_that_ends_soon_is_warned_of(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authority, "VALIDITY", datetime.timedelta(days=10))
+    authority.ensure_authority(authority.default_dir())
+    check = examine()[1]["authority"]
+    assert check["status"] == "warn"
+    assert "rm -r" in check["mend"]
+
+
+def test_credentials_are_named_and_never_shown(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert examine()[1]["credentials"]["status"] == "warn"
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    agent = tmp_path / "home" / ".pi" / "agent"
+    agent.mkdir(parents=True)
+    marker = tmp_path / "command-ran"
+    (agent / "auth.json").write_text(
+        json.dumps(
+            {
+                "anthropic": {"type": "api_key", "key": f"!touch {marker}"},
+                "openai-codex": {"type": "oauth", "access": "secret-access", "expires": 1},
+            }
+        )
+    )
+    check = examine()[1]["credentials"]
+    assert check["status"] == "ok"
+    assert check["found"] == "anthropic (auth.json), openai-codex (expired, auth.json), openai (OPENAI_API_KEY)"
+    assert "secret" not in json.dumps(check)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("content", ["{half", "[]", "\xff"])
+def test_a_damaged_auth_file_is_said(examine: Examine, tmp_path: Path, content: str) -> None:
+    agent = tmp_path / "home" / ".pi" / "agent"
+    agent.mkdir(parents=True)
+    (agent / "auth.json").write_text(content, encoding="latin-1")
+    check = examine()[1]["credentials"]
+    assert check["status"] == "warn"
+    assert "auth.json" in check["found"]
+
+
+def test_a_check_that_breaks_is_a_failure_and_the_others_are_made(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_path: Path) -> None:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(doctor.shutil, "disk_usage", broken)
+    status, checks = examine()
+    assert status == 1
+    assert "unforeseen" in checks["disk"]["found"]
+    assert checks["policy"]["status"] == "ok"
+
+
+def test_a_project_that_does_not_exist_is_a_failure_and_no_crash(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--project", "/nowhere/at/all"]) == 1
+    captured = capsys.readouterr()
+    assert "does not exist" in captured.out
+    assert captured.err == ""
