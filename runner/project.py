@@ -21,9 +21,6 @@ from impyard.addon.errors import ImpyardError
 POLICY = Path("policies/gateway.yaml")
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
 
-# A unix socket's path has at most 107 bytes (unix(7)); the longest name in the door is `judge.sock`.
-LONGEST_DOOR = 107 - len("/judge.sock")
-
 # Folders that the box's own system uses: a project mounted over, or inside, one of them would break or hide it.
 BOX_FOLDERS = tuple(
     Path(path)
@@ -202,6 +199,11 @@ class RunPaths:
     def home(self) -> Path:
         """The throwaway HOME. It holds the credential while the run lasts."""
         return self.folder / ".pihome"
+
+    @property
+    def door(self) -> Path:
+        """The folder of the gateway's sockets; gone when the run is over."""
+        return self.folder / "door"
 
     @property
     def control(self) -> Path:

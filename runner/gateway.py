@@ -1,0 +1,248 @@
+"""The gateway of a run: started, proved and ended from here.
+
+The two processes hold a socket pair, the lifeline. The gateway ends when the runner's side closes, by whatever death;
+and the runner learns at once when the gateway's side does. Nothing here knows of boxes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import impyard
+from impyard.addon.errors import ImpyardError
+
+CANARY_SUFFIX = ".canary.impyard.invalid"
+READY_LIMIT_S = 30.0
+CANARY_LIMIT_S = 10.0
+CLOSE_LIMIT_S = 5.0
+# How far back the canary's line may be: other runs append to the same log, but not this much within a second.
+LOG_TAIL_BYTES = 4 * 1024 * 1024
+# The longest line that a gateway sends is a denial with a capped path.
+LINE_CAP_BYTES = 1024 * 1024
+
+Event = dict[str, Any]
+
+
+class Gateway:
+    """A gateway process. Made by `start`; `close` it in any case.
+
+    `on_event` is called in a thread of this object with each denial and warning; `on_lost`, once, when the gateway has
+    gone without having been closed.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        lifeline: socket.socket,
+        config: Mapping[str, Any],
+        log: Path,
+        on_event: Callable[[Event], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._process = process
+        self._lifeline = lifeline
+        self._config = config
+        self._log = log
+        self._on_event = on_event
+        self._on_lost = on_lost
+        self._started: Event | None = None
+        self._first = threading.Event()
+        self._ended = threading.Event()
+        self._closing = False
+        self._closed: Event | None = None
+        self._thread = threading.Thread(target=self._listen, daemon=True, name="lifeline")
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has gone without having been closed."""
+        return self._ended.is_set() and not self._closing
+
+    def ready(self) -> Event:
+        """Wait until the door is open and return the `ready` event. Raises ImpyardError when it does not come."""
+        if not self._first.wait(READY_LIMIT_S):
+            raise ImpyardError("the gateway does not start", hint=f"its own words are in {self._log}")
+        event = self._started or {}
+        if event.get("event") == "failed":
+            raise ImpyardError(str(event.get("error", "the gateway failed")), hint=event.get("hint") or None)
+        if event.get("event") != "ready":
+            raise ImpyardError(f"the gateway ended before it was ready{self._last_words()}", hint=self._look())
+        return event
+
+    def prove(self) -> str:
+        """Have the judge deny a request through the door, and return the host that was asked for.
+
+        The answer must come from the process that was started, carry the word that only it can make, and be in the
+        log. Raises ImpyardError otherwise: then whatever answers at the door is not to be trusted with a box.
+        """
+        challenge = secrets.token_hex(16)
+        host = challenge + CANARY_SUFFIX
+        try:
+            status, headers = self._ask(f"http://{host}/", host)
+        except (OSError, ValueError) as exc:
+            if self.lost or self._process.poll() is not None:
+                raise ImpyardError(
+                    f"the gateway ended right after its start{self._last_words()}", hint=self._look()
+                ) from exc
+            raise ImpyardError(f"nothing answers at the gateway's door: {exc}", hint=self._look()) from exc
+        expected = hmac.new(bytes.fromhex(self._config["secret"]), challenge.encode(), hashlib.sha256).hexdigest()
+        if not hmac.compare_digest(headers.get("x-impyard-canary", ""), expected):
+            raise ImpyardError(
+                f"what answers at the gateway's door is not this run's gateway (status {status})",
+                hint="another process has taken the door; look at who else writes to the project's runs/ folder",
+            )
+        if status != 403:
+            raise ImpyardError(
+                f"the gateway answered a request that it must deny with status {status}", hint=self._look()
+            )
+        decision = headers.get("x-impyard-decision", "")
+        if not self._is_recorded(decision, host):
+            raise ImpyardError(
+                f"the gateway's denial is not in {Path(self._config['runs']) / 'decisions.jsonl'}",
+                hint="the log must be writable, and in the place where the judge writes",
+            )
+        return host
+
+    def close(self) -> Event | None:
+        """End the gateway and return its closing event, None when it gave none. Safe to call twice."""
+        self._closing = True
+        with contextlib.suppress(OSError):
+            self._lifeline.shutdown(socket.SHUT_WR)
+        self._ended.wait(CLOSE_LIMIT_S)
+        for insist in (self._process.terminate, self._process.kill):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(CLOSE_LIMIT_S / 2)
+                break
+            insist()
+        self._process.wait()
+        self._thread.join(CLOSE_LIMIT_S)
+        self._lifeline.close()
+        return self._closed
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError), self._lifeline.makefile("rb") as lines:
+            while line := lines.readline(LINE_CAP_BYTES):
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    break  # not our gateway's language: as good as gone
+                if not isinstance(event, dict):
+                    break
+                if not self._first.is_set():
+                    self._started = event
+                    self._first.set()
+                elif event.get("event") == "closed":
+                    self._closed = event
+                else:
+                    self._on_event(event)
+        self._ended.set()
+        self._first.set()
+        if not self._closing:
+            self._on_lost()
+
+    def _ask(self, url: str, host: str) -> tuple[int, dict[str, str]]:
+        """One request through the door: status and headers (lower-case names). Raises OSError or ValueError."""
+        folder = os.open(self._config["door"], os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            with socket.socket(socket.AF_UNIX) as door:
+                door.settimeout(CANARY_LIMIT_S)
+                door.connect(f"/proc/self/fd/{folder}/judge.sock")  # a long path would not fit a socket's address
+                pid = struct.unpack("3i", door.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+                if pid != self._process.pid:
+                    raise ValueError(f"process {pid} listens there, not the gateway {self._process.pid}")
+                door.sendall(f"GET {url} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+                answer = b""
+                while b"\r\n\r\n" not in answer and len(answer) < 65536 and (data := door.recv(65536)):
+                    answer += data
+        finally:
+            os.close(folder)
+        lines = answer.split(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
+        words = lines[0].split(" ", 2)
+        if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
+            raise ValueError("the answer is not HTTP")
+        return int(words[1]), {
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
+        }
+
+    def _is_recorded(self, decision: str, host: str) -> bool:
+        if not decision:
+            return False
+        try:
+            handle = os.open(
+                Path(self._config["runs"]) / "decisions.jsonl", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            )
+            with open(handle, "rb") as log:
+                log.seek(max(0, os.fstat(handle).st_size - LOG_TAIL_BYTES))
+                lines = log.read().splitlines()
+        except OSError:
+            return False
+        for line in reversed(lines):
+            if decision.encode() in line:
+                with contextlib.suppress(ValueError):
+                    entry = json.loads(line)
+                    if entry.get("id") == decision:
+                        return bool(
+                            entry.get("host") == host
+                            and entry.get("reason") == "canary"
+                            and entry.get("verdict") == "deny"
+                        )
+        return False
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = self._log.read_text("utf-8", "replace").strip().splitlines()
+            if lines:
+                return f": {lines[-1]}"
+        return ""
+
+    def _look(self) -> str:
+        return f"look at {self._log}" if self._last_words() else "`impyard doctor` checks what a gateway needs"
+
+
+def start(
+    config: Mapping[str, Any], log: Path, on_event: Callable[[Event], None], on_lost: Callable[[], None]
+) -> Gateway:
+    """Start a gateway with this configuration; its words go to the new file `log`. It is not ready yet.
+
+    Raises ImpyardError when the process cannot be started.
+    """
+    ours, theirs = socket.socketpair()
+    # Not this folder first on the module path: a project may hold a file named like one of ours.
+    paths = [str(Path(impyard.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    try:
+        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as words:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "impyard.addon", "--lifeline", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+                pass_fds=(theirs.fileno(),),
+                cwd="/",
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                start_new_session=True,  # Ctrl-C in the terminal must not take the judge before the box
+            )
+    except OSError as exc:
+        ours.close()
+        raise ImpyardError(f"cannot start the gateway: {exc}", hint="`impyard doctor` checks what it needs") from exc
+    finally:
+        theirs.close()
+    with contextlib.suppress(OSError):  # a gateway that died at once shows as the end of the lifeline
+        ours.sendall(json.dumps(config).encode() + b"\n")
+    return Gateway(process, ours, config, log, on_event, on_lost)
