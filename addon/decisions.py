@@ -1,0 +1,230 @@
+"""Decisions as lines of `runs/decisions.jsonl`, and the check that such lines are whole. Text in, text out.
+
+Each line is one JSON object in ASCII, so that no byte of a request can act on a terminal or break a line. `prev` chains
+the lines of a run: it is the hash of the run's line before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from impyard.addon import redact
+from impyard.addon.judge import Decision
+from impyard.addon.request import Request
+
+GENESIS = "sha256:" + "0" * 64  # what the first line of a run names as the line before it
+
+MAX_LINE = 32 << 10  # with its newline
+MAX_PATH = MAX_QUERY = 4 << 10
+MAX_VALUE = 1 << 10
+MAX_HEADERS = 64
+MAX_NAME = 128
+_SMALL = 256  # what is left of each long field when the line as a whole is too long
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_decision(
+    *,
+    ts: str,
+    id: str,
+    run: str,
+    seq: int,
+    decision: Decision,
+    request: Request,
+    policy_hash: str,
+    prev: str,
+) -> bytes:
+    """The line for a decision, newline included: ASCII, at most MAX_LINE bytes, secrets redacted, long fields cut.
+
+    ts: RFC 3339 in UTC with milliseconds. A cut field ends with "…(N bytes)", N being its whole length.
+    """
+    nearest = decision.nearest
+    fields: dict[str, Any] = {
+        "ts": ts,
+        "id": id,
+        "run": run,
+        "seq": seq,
+        "verdict": decision.verdict.value,
+        "reason": decision.reason,
+        "rule": decision.rule and _cut(decision.rule, MAX_VALUE),
+        "at": decision.at and _cut(decision.at, MAX_VALUE),
+        "nearest": nearest and {"at": _cut(nearest.at, MAX_VALUE), "failed": nearest.failed},
+        "policy": policy_hash,
+        "method": _cut(request.method, MAX_NAME),
+        "scheme": _cut(request.scheme, MAX_NAME),
+        "host": _cut(request.host, MAX_NAME * 2),
+        "port": request.port,
+        "path": _cut(redact.text(_short(request.path, MAX_PATH)), MAX_PATH, len(request.path)),
+        "query": _cut(redact.query(_short(request.query, MAX_QUERY)), MAX_QUERY, len(request.query)),
+        "http": _cut(request.http, MAX_NAME),
+        "headers": _headers(request.headers),
+        "body_bytes": request.body_bytes,
+        "prev": prev,
+    }
+    if decision.upstream is not None:
+        fields["upstream"] = str(decision.upstream)
+    line = _line(fields)
+    if len(line) > MAX_LINE:
+        size = len(line)
+        for name in ("rule", "at", "method", "host", "path", "query"):
+            if fields[name] is not None:
+                fields[name] = _cut(fields[name], _SMALL)
+        fields["nearest"] = None
+        fields["headers"] = {"…": f"({len(request.headers)} headers, line of {size} bytes)"}
+        line = _line(fields)
+    return line
+
+
+def encode_outcome(
+    *, ts: str, id: str, run: str, status: int | None, up: int, down: int, ms: float, error: str | None
+) -> bytes:
+    """The line of `runs/outcomes.jsonl` for what came of a forwarded request; newline included, ASCII.
+
+    status: the upstream's, None when it gave none. up, down: body bytes. ms: from the decision to the end.
+    """
+    fields = {
+        "ts": ts,
+        "id": id,
+        "run": run,
+        "status": status,
+        "bytes_up": up,
+        "bytes_down": down,
+        "ms": round(ms, 1),
+        "error": error and _cut(redact.text(error), MAX_VALUE),
+    }
+    return _line(fields)
+
+
+def line_hash(line: bytes) -> str:
+    """ "sha256:<hex>" of a line without its newline."""
+    return "sha256:" + hashlib.sha256(line.removesuffix(b"\n")).hexdigest()
+
+
+class LineFault(NamedTuple):
+    """What is wrong with a line: its number from 1 (0: with the log as a whole), and what, for people."""
+
+    line: int
+    what: str
+
+
+@dataclass(slots=True)
+class _Chain:
+    """How far the lines of one run were followed. suspect: a line that the next one does not name by its hash."""
+
+    line: int
+    seq: int
+    hash: str
+    suspect: int = 0
+
+
+def verify(lines: Iterable[bytes], *, receipts: Mapping[str, tuple[int, str]] | None = None) -> list[LineFault]:
+    """The faults of a decision log, in line order; empty when every run's chain is whole.
+
+    Finds lines that are torn, no JSON or not a decision, edited, removed, reordered or repeated. The end of a run can
+    only be checked against its receipt: `receipts` maps a run's id to its last `seq` and last line hash.
+    """
+    faults: list[LineFault] = []
+    chains: dict[str, _Chain] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.endswith(b"\n"):
+            faults.append(LineFault(number, "torn: the line has no end"))
+            line += b"\n"
+        entry = _parsed(line)
+        if entry is None:
+            faults.append(LineFault(number, "not a decision: torn or overwritten"))
+            continue
+        run, seq, prev = entry
+        chain = chains.get(run)
+        own = line_hash(line)
+        if chain is None:
+            if seq != 1:
+                faults.append(LineFault(number, f"lines before it are missing: run {run} begins with seq {seq}"))
+            elif prev != GENESIS:
+                faults.append(LineFault(number, "edited: the first line of a run names a line before it"))
+            chains[run] = _Chain(number, seq, own)
+            continue
+        if chain.suspect:  # does this line vouch for the one that disowned the suspect?
+            blamed = chain.suspect if prev == chain.hash else chain.line
+            faults.append(LineFault(blamed, "edited: the lines around it do not agree with it"))
+        suspect = 0
+        if seq > chain.seq + 1:
+            faults.append(LineFault(number, f"{seq - chain.seq - 1} line(s) of run {run} are missing before it"))
+        elif seq <= chain.seq:
+            faults.append(LineFault(number, f"out of order or repeated: seq {seq} comes after {chain.seq}"))
+        elif prev != chain.hash and not chain.suspect:
+            suspect = chain.line
+        chains[run] = _Chain(number, seq, own, suspect)
+    for run, chain in chains.items():
+        receipt = (receipts or {}).get(run)
+        if chain.suspect:
+            blamed = chain.suspect if receipt in (None, (chain.seq, chain.hash)) else chain.line
+            faults.append(LineFault(blamed, "edited: the line after it does not agree with it"))
+        elif receipt and receipt[0] > chain.seq:
+            faults.append(
+                LineFault(chain.line, f"the end of run {run} is missing: its receipt counts {receipt[0]} lines")
+            )
+        elif receipt and receipt != (chain.seq, chain.hash):
+            faults.append(LineFault(chain.line, f"edited: not the last line that the receipt of run {run} names"))
+    for run, (seq, _) in (receipts or {}).items():
+        if seq and run not in chains:
+            faults.append(LineFault(0, f"no line of run {run}: its receipt counts {seq}"))
+    return sorted(faults)
+
+
+def _parsed(line: bytes) -> tuple[str, int, str] | None:
+    try:
+        entry = json.loads(line)
+        run, seq, prev = entry["run"], entry["seq"], entry["prev"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if isinstance(run, str) and isinstance(seq, int) and isinstance(prev, str) and "verdict" in entry:
+        return run, seq, prev
+    return None
+
+
+def _headers(headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Headers by lower-case name, values of one name joined as HTTP joins them, redacted and cut."""
+    found: dict[str, str] = {}
+    for name, value in headers[:MAX_HEADERS]:
+        name = name.lower()
+        kept = redact.header(name, value if len(value) <= MAX_VALUE else value[:MAX_VALUE])
+        if len(value) > MAX_VALUE or len(kept) > MAX_VALUE:
+            kept = _cut(kept, MAX_VALUE, len(value))
+        if len(name) > MAX_NAME:
+            name = _cut(name, MAX_NAME)
+        found[name] = f"{found[name]}, {kept}" if name in found else kept
+    if len(headers) > MAX_HEADERS:
+        found["…"] = f"({len(headers) - MAX_HEADERS} more)"
+    return found
+
+
+def _short(text: str, size: int) -> str:
+    return text if len(text) <= size else text[:size]
+
+
+def _cut(text: str, size: int, whole: int | None = None) -> str:
+    """`text` in at most `size` characters; when cut (or cut before, from `whole`), with a mark that says so."""
+    whole = len(text) if whole is None else whole
+    if len(text) <= size and whole <= size:
+        return text
+    mark = f"…({whole} bytes)"
+    return text[: max(0, size - len(mark))] + mark
+
+
+def _line(fields: Mapping[str, Any]) -> bytes:
+    """`fields` as one line of ASCII JSON without control characters, DEL included."""
+    try:
+        line = _encode(fields)
+        if line.isascii() and b"\x7f" not in line:
+            return line + b"\n"
+    except (UnicodeEncodeError, msgspec.MsgspecError):  # lone surrogates: json escapes them
+        pass
+    text = json.dumps(fields, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("\x7f", "\\u007f").encode("ascii") + b"\n"

@@ -1,0 +1,312 @@
+"""The judge: a request and a policy in, a decision out.
+
+Values in, values out: no clock, no socket, no file, no log. What cannot be judged is denied.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from urllib.parse import unquote
+
+from impyard.addon.errors import PolicyError
+from impyard.addon.policy import Entry, MatchFailed, Policy, Rule, Upstream
+from impyard.addon.readings import Ambiguous, Query, overrides, readings
+from impyard.addon.request import Request, canonical_host, split_authority
+
+# Names under it are never allowed, whatever the policy says: the runner proves the gateway with one before a run.
+CANARY_SUFFIX = ".canary.impyard.invalid"
+
+REASONS: dict[str, str] = {
+    "rule": "a rule of the policy decided; `rule` and `at` name it",
+    "no-rule": "the policy names the host, but no rule matches the request",
+    "unlisted-host": "no entry of the policy is about the host",
+    "ambiguous-path": "an origin may read the path in several ways, and not every one of them is allowed",
+    "host-mismatch": "the connection, the Host header and the TLS name do not name the same host and port",
+    "private-address": "the host has an address that is not public, and its entry names no upstream",
+    "not-http": "the bytes are not HTTP, or would open a tunnel that nobody could judge",
+    "websocket": "the request asks for a WebSocket, and the rule that would allow it does not say `websocket: true`",
+    "upgrade": "the request asks for a switch to another protocol",
+    "body-limit": "the body is larger than the `max_body` of the rule that would allow it",
+    "malformed": "the request breaks the rules of HTTP in its method, target or host",
+    "policy-broken": "the policy is missing or has a fault; nothing is allowed until it is mended",
+    "log-unwritable": "the decision could not be written down, so nothing may be forwarded",
+    "judge-error": "the judge failed on the request; what cannot be judged is denied",
+    "canary": "a test by the runner that the gateway denies; no policy can allow it",
+    "upstream": "the request was allowed, but the upstream could not be reached or failed",
+}
+
+# Read by agents inside a refusal. pi asks again when an error has a status number in it or words such as those of an
+# outage, so hints have neither digits nor such words (tests/unit/test_judge.py keeps it so).
+_HINTS: dict[str, str] = {
+    "rule": "a rule of this run's policy denies it; asking again will not change that",
+    "no-rule": "the policy of this run has no rule for it; asking again will not change that",
+    "unlisted-host": "the policy of this run does not name this host; asking again will not change that",
+    "ambiguous-path": "send the path in its plain form: no encoded slashes or dots, no dot segments, no empty segments",
+    "host-mismatch": "name the same host in the address, the Host header and the TLS handshake",
+    "not-http": "only plain HTTP requests are forwarded, no tunnels",
+    "websocket": "use plain HTTP requests; the policy of this run allows no WebSocket here",
+    "upgrade": "use plain HTTP requests; a switch to another protocol is never forwarded",
+    "body-limit": "the policy of this run allows only smaller bodies here",
+    "malformed": "send a well-formed HTTP request",
+    "policy-broken": "the policy of this run has a fault that a person must mend; until then everything is denied",
+    "judge-error": "the gateway could not judge this request, so it is denied",
+    "canary": "this name exists only to be denied",
+}
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2
+_PATH = re.compile(r"/[!-\"$->@-~]*")  # printable ASCII without space, "#" and "?"
+_QUERY = re.compile(r"[!-\"$-~]*")  # the same with "?"
+_MAX_METHODS = 4
+
+
+class Verdict(enum.Enum):
+    """The answer alone."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The rule, or the entry, that came closest: at is its "file:line", failed what kept it from allowing the request.
+
+    failed: "host", "port", "scheme", "method", "path", "query", "websocket" or "action".
+    """
+
+    at: str
+    failed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict with what led to it.
+
+    reason: a key of REASONS. rule, at: label and "file:line" of the deciding rule, None when none decided (for a broken
+    policy `at` is its first fault). nearest: for denials that a person may want to turn into a rule.
+    hint: one sentence for the agent. upstream: where to connect instead of the host. max_body: bytes that the body may
+    have; the gateway counts them when the length is not declared.
+    """
+
+    verdict: Verdict
+    reason: str
+    rule: str | None = None
+    at: str | None = None
+    nearest: Nearest | None = None
+    hint: str = ""
+    upstream: Upstream | None = None
+    max_body: int | None = None
+
+    @property
+    def allowed(self) -> bool:
+        return self.verdict is Verdict.ALLOW
+
+
+def denial(reason: str, *, hint: str | None = None, at: str | None = None) -> Decision:
+    """A denial for a reason that no rule gave."""
+    return Decision(Verdict.DENY, reason, at=at, hint=hint or _HINTS.get(reason, ""))
+
+
+def judge(request: Request, policy: Policy | PolicyError) -> Decision:
+    """The decision on `request`. Never raises for a `Request`; callers treat an exception as a denial all the same."""
+    if request.host.endswith(CANARY_SUFFIX):
+        return denial("canary")
+    if isinstance(policy, PolicyError):
+        fault = policy.faults[0]
+        return denial("policy-broken", at=f"{fault.file}:{fault.line}" if fault.line else fault.file)
+    if why := _malformed(request):
+        return denial("malformed", hint=f"send a well-formed HTTP request: {why}")
+    if request.method == "CONNECT":
+        return denial("not-http")
+    if not _one_host(request):
+        return denial("host-mismatch")
+    upgrade = request.upgrade.strip().lower()
+    if upgrade and upgrade != "websocket":
+        return denial("upgrade")
+    try:
+        return _by_rules(request, policy, websocket=bool(upgrade))
+    except Ambiguous as exc:
+        return denial("ambiguous-path", hint=f"send the request in its plain form: {exc}")
+    except MatchFailed:
+        return denial("judge-error")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One reading of a request: what rules are asked about."""
+
+    method: str
+    path: str
+    query: Query
+    websocket: bool
+
+
+def _by_rules(request: Request, policy: Policy, *, websocket: bool) -> Decision:
+    entries = policy.entries_for(request.host)
+    if not entries:
+        related = policy.related(request.host)
+        nearest = Nearest(related.at, "host") if related else None
+        return replace(denial("unlisted-host"), nearest=nearest)
+    open_entries = [entry for entry in entries if entry.covers(request.scheme, request.port)]
+    if not open_entries:
+        failed = "port" if any(request.scheme in entry.ports for entry in entries) else "scheme"
+        return replace(denial("no-rule"), nearest=Nearest(entries[0].at, failed))
+    first: tuple[Entry, Rule] | None = None
+    max_body: int | None = None
+    for question in _questions(request, websocket):
+        found = _last_match(open_entries, question)
+        if found is None or not found[1].allow:
+            return _denied(open_entries, question, found, request, read_otherwise=first is not None)
+        first = first or found
+        limit = found[1].max_body
+        if limit is not None and (max_body is None or limit < max_body):
+            max_body = limit
+    if first is None:  # no question, no verdict
+        return denial("judge-error")
+    entry, rule = first
+    if max_body is not None and request.body_bytes is not None and request.body_bytes > max_body:
+        return Decision(Verdict.DENY, "body-limit", rule.label, rule.at, hint=_HINTS["body-limit"], max_body=max_body)
+    return Decision(Verdict.ALLOW, "rule", rule.label, rule.at, upstream=entry.upstream, max_body=max_body)
+
+
+def _questions(request: Request, websocket: bool) -> Iterator[_Question]:
+    """Every reading of the request, the one as sent first. Raises Ambiguous."""
+    methods, targets = overrides(request.headers)
+    if "_method" in request.query or ("%" in request.query and "_method" in unquote(request.query)):
+        methods += [value.upper() for value in Query(request.query).values("_method")]
+    methods = list(dict.fromkeys([request.method, *methods]))
+    if len(methods) > _MAX_METHODS or not all(_TOKEN.fullmatch(method) for method in methods):
+        raise Ambiguous("it names several methods")
+    asked = [(request.path, request.query)]
+    for target in targets:
+        path, _, query = target.partition("?")
+        if not _PATH.fullmatch(path) or not _QUERY.fullmatch(query):
+            raise Ambiguous("a header names another target")
+        asked.append((path, query))
+    for target_path, target_query in dict.fromkeys(asked):
+        if request.path == "*":
+            paths: tuple[str, ...] = ("*",)
+        else:
+            paths = readings(target_path)
+        queries = [Query(target_query)]
+        if len(paths) > 1:  # a decoded "?" may be read as the start of the query
+            cut = dict.fromkeys(path.partition("?")[2] for path in paths if "?" in path)
+            queries += [Query(f"{part}&{target_query}") for part in cut]
+        for path in paths:
+            for query_reading in queries:
+                for method in methods:
+                    yield _Question(method, path, query_reading, websocket)
+
+
+def _last_match(entries: list[Entry], question: _Question) -> tuple[Entry, Rule] | None:
+    """The last rule of the policy that matches, with its entry. `entries` come last first."""
+    for entry in entries:
+        for rule in entry.matching(question.path):
+            if _mismatch(rule, question) is None:
+                return entry, rule
+    return None
+
+
+def _mismatch(rule: Rule, question: _Question) -> str | None:
+    """What keeps a rule whose path matches from matching altogether; None when nothing does."""
+    if rule.methods is not None and question.method not in rule.methods:
+        return "method"
+    if rule.query and not _query_matches(rule, question.query):
+        return "query"
+    if question.websocket != rule.websocket and question.websocket == rule.allow:
+        return "websocket"  # an ALLOW covers handshakes only if it says so; a DENY that says so covers nothing else
+    return None
+
+
+def _query_matches(rule: Rule, query: Query) -> bool:
+    """An ALLOW wants every value of every key to match; a DENY holds as soon as one value of each does."""
+    for key, expression in rule.query:
+        values = query.values(key)
+        if rule.allow:
+            if not query.has(key) or not all(expression.fullmatch(value) for value in values):
+                return False
+        elif not any(expression.fullmatch(value) for value in values):
+            return False
+    return True
+
+
+def _denied(
+    entries: list[Entry],
+    question: _Question,
+    found: tuple[Entry, Rule] | None,
+    request: Request,
+    *,
+    read_otherwise: bool,
+) -> Decision:
+    """The denial for a question that no rule or a DENY rule answered."""
+    if found is not None:
+        rule = found[1]
+        denied = Decision(Verdict.DENY, "rule", rule.label, rule.at, Nearest(rule.at, "action"))
+    else:
+        nearest = _nearest(entries, question)
+        wants_socket = nearest is not None and nearest.failed == "websocket"
+        denied = Decision(Verdict.DENY, "websocket" if wants_socket else "no-rule", nearest=nearest)
+    reason = "ambiguous-path" if read_otherwise and question.path != request.path else denied.reason
+    return replace(denied, reason=reason, hint=_HINTS[reason])
+
+
+# The order in which fields are compared: who fails on a later one came closer.
+_CLOSENESS = ("path", "method", "query", "websocket")
+
+
+def _nearest(entries: list[Entry], question: _Question) -> Nearest | None:
+    """The ALLOW rule that came closest to a question that no rule answered."""
+    best: tuple[int, Rule] | None = None
+    for entry in entries:
+        for rule in entry.matching(question.path):
+            if rule.allow and (failed := _mismatch(rule, question)):
+                closeness = _CLOSENESS.index(failed)
+                if best is None or closeness > best[0]:
+                    best = closeness, rule
+    if best is not None:
+        return Nearest(best[1].at, _CLOSENESS[best[0]])
+    for entry in entries:
+        alike = [rule for rule in entry.resembling(question.path) if rule.allow]
+        for rule in alike:
+            if rule.methods is None or question.method in rule.methods:
+                return Nearest(rule.at, "path")
+        if alike:
+            return Nearest(alike[0].at, "path")
+    return None
+
+
+def _malformed(request: Request) -> str | None:
+    """What is wrong with the request itself, for people; None when it is well-formed."""
+    if not _TOKEN.fullmatch(request.method):
+        return "the method is no token"
+    try:
+        if canonical_host(request.host) != request.host:
+            return "the host is not in its normal form"
+    except ValueError:
+        return "the host is no legal name"
+    if not _PATH.fullmatch(request.path) and not (request.path == "*" and request.method == "OPTIONS"):
+        return "the target is no plain path"
+    if not _QUERY.fullmatch(request.query):
+        return "the query has bytes that must be encoded"
+    return None
+
+
+def _one_host(request: Request) -> bool:
+    """Whether everything that names a host names the one that would be connected to."""
+    named = [value for name, value in request.headers if name.lower() == "host"]
+    if len(named) > 1:
+        return False
+    if request.host_header is not None:
+        named.append(request.host_header)
+    elif request.http != "1.0":
+        return False
+    try:
+        for authority in named:
+            host, port = split_authority(authority)
+            if host != request.host or port not in (None, request.port):
+                return False
+        return request.sni is None or canonical_host(request.sni) == request.host
+    except ValueError:
+        return False

@@ -1,0 +1,141 @@
+"""The two logs of a run. A decision that cannot be written raises; an outcome that cannot be written is counted.
+
+Several gateways append to one file: each line is one `write` to a descriptor opened for appending.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from impyard.addon.decisions import GENESIS, encode_decision, encode_outcome, line_hash
+from impyard.addon.errors import LogUnwritable
+from impyard.addon.judge import Decision
+from impyard.addon.request import Request
+
+# Follows what a failed write left behind. No line with this end is JSON, not even one that lacked only its newline: its
+# request was denied, so it must not read as a decision.
+_TORN = b" (torn)\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A decision as it stands in the log. id: "<run>.<seq>". seq: from 1. line: its bytes, newline included."""
+
+    id: str
+    seq: int
+    line: bytes
+
+
+class _AppendFile:
+    """A file that is only ever appended to, opened at the first line and again when it is no longer at its path."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+        self._identity = (0, 0)
+        self._torn = False
+
+    def append(self, line: bytes) -> None:
+        """Writes all of `line` in one call; raises OSError when it is not certain to be in the file."""
+        self._open()
+        data = _TORN + line if self._torn else line
+        written = os.write(self._fd, data)
+        if written != len(data):
+            self._torn = self._torn or written > 0
+            raise OSError(f"only {written} of {len(data)} bytes could be written")
+        self._torn = False
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        if self._fd >= 0:
+            try:
+                there = os.stat(self.path, follow_symlinks=False)
+                if (there.st_dev, there.st_ino) == self._identity:
+                    return
+            except FileNotFoundError:
+                pass
+            self.close()
+            self._torn = False
+        # Without O_NONBLOCK a pipe in the log's place would hold up every request.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        fd = os.open(self.path, flags, 0o600)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise OSError("it is not a regular file")
+        self._fd, self._identity = fd, (status.st_dev, status.st_ino)
+
+
+class DecisionLog:
+    """The decisions of one run. Nothing may be forwarded whose `write` has not returned.
+
+    seq, last_hash: of the last line that was written; 0 and GENESIS before the first.
+    """
+
+    def __init__(self, path: Path, run: str) -> None:
+        self.run = run
+        self.seq = 0
+        self.last_hash = GENESIS
+        self._file = _AppendFile(path)
+
+    def write(self, decision: Decision, request: Request, policy_hash: str) -> Recorded:
+        """Appends the decision. Raises LogUnwritable, and then the chain stands where it stood before."""
+        seq = self.seq + 1
+        id = f"{self.run}.{seq}"
+        line = encode_decision(
+            ts=now(),
+            id=id,
+            run=self.run,
+            seq=seq,
+            decision=decision,
+            request=request,
+            policy_hash=policy_hash,
+            prev=self.last_hash,
+        )
+        try:
+            self._file.append(line)
+        except OSError as exc:
+            reason = (exc.strerror or str(exc)).lower()
+            raise LogUnwritable(
+                f"{self._file.path}: the decision log cannot be written: {reason}",
+                hint="free some space or mend the permissions; until then every request is denied",
+            ) from exc
+        self.seq, self.last_hash = seq, line_hash(line)
+        return Recorded(id, seq, line)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class OutcomeLog:
+    """What came of forwarded requests. lost: how many lines could not be written; that never fails a request."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self.run = run
+        self.lost = 0
+        self._file = _AppendFile(path)
+
+    def write(self, id: str, status: int | None, up: int, down: int, ms: float, error: str | None) -> None:
+        """Appends one outcome, for the decision with this id. Never raises for what the disk does."""
+        try:
+            self._file.append(
+                encode_outcome(ts=now(), id=id, run=self.run, status=status, up=up, down=down, ms=ms, error=error)
+            )
+        except OSError:
+            self.lost += 1
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def now() -> str:
+    """The time in RFC 3339, UTC with milliseconds: "2026-11-29T17:03:12.636Z"."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"

@@ -1,0 +1,118 @@
+"""The policy: which entries are about a host, and loading it all from files.
+
+A policy that loads is whole: one fault anywhere refuses all of it, and every fault is reported at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from impyard.addon.errors import Fault, PolicyError
+from impyard.addon.policyfile import MAX_BYTES, read_entries
+from impyard.addon.request import is_address
+from impyard.addon.rules import Entry, MatchFailed, Rule, Upstream
+
+__all__ = ["MAX_BYTES", "Entry", "MatchFailed", "Policy", "Rule", "Upstream", "load_policy", "read_policy"]
+
+
+class Policy:
+    """All entries of one or more files, in order. Immutable once built.
+
+    entries: in file order; over all of them the last matching rule wins.
+    hash: "sha256:<hex>" of the files' bytes one after the other, as `cat FILES | sha256sum` prints.
+    """
+
+    __slots__ = ("_any", "_exact", "_related", "_suffix", "entries", "hash")
+
+    def __init__(self, entries: Iterable[Entry], hash: str) -> None:
+        self.entries = tuple(entries)
+        self.hash = hash
+        self._exact: dict[str, list[Entry]] = {}
+        self._suffix: dict[str, list[Entry]] = {}
+        self._any: list[Entry] = []
+        self._related: dict[str, Entry] = {}
+        for entry in self.entries:
+            if entry.host == "*":
+                self._any.append(entry)
+            elif entry.host.startswith("*."):
+                self._suffix.setdefault(entry.host[2:], []).append(entry)
+            else:
+                self._exact.setdefault(entry.host, []).append(entry)
+            self._related.setdefault(_tail(entry.host), entry)
+
+    def entries_for(self, host: str) -> list[Entry]:
+        """The entries about a canonical host, last first, whatever their scheme and port.
+
+        "*.suffix" covers names below the suffix, not the suffix; an address is covered only where it is written out.
+        """
+        found = list(self._exact.get(host, ()))
+        if not is_address(host):
+            found += self._any
+            if self._suffix:
+                rest = host.partition(".")[2]
+                while rest:
+                    found += self._suffix.get(rest, ())
+                    rest = rest.partition(".")[2]
+        if len(found) > 1:
+            found.sort(key=lambda entry: entry.order, reverse=True)
+        return found
+
+    def related(self, host: str) -> Entry | None:
+        """An entry about another host of the same domain, for messages only."""
+        return self._related.get(_tail(host))
+
+
+def load_policy(paths: Sequence[Path], *, root: Path | None = None) -> Policy:
+    """The policy in `paths`; the entries of a later file come after those of an earlier one.
+
+    Files below `root` are named relative to it in faults and in `at`. Raises PolicyError with every fault found.
+    """
+    contents: list[tuple[Path, bytes]] = []
+    faults: list[Fault] = []
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                contents.append((path, file.read(MAX_BYTES + 1)))
+        except OSError as exc:
+            faults.append(unreadable(path, root, exc))
+    if faults:
+        raise PolicyError(tuple(faults), hint="every policy file must be there and readable before anything is allowed")
+    return read_policy(contents, root=root)
+
+
+def read_policy(contents: Sequence[tuple[Path, bytes]], *, root: Path | None = None) -> Policy:
+    """The policy in files that were read already; otherwise as `load_policy`."""
+    entries: list[Entry] = []
+    faults: list[Fault] = []
+    digest = hashlib.sha256()
+    if not contents:
+        faults.append(Fault("policy", 0, 0, "no policy file was given"))
+    for path, data in contents:
+        digest.update(data)
+        found, wrong = read_entries(data, file=shown(path, root), folder=path.parent, first=len(entries))
+        entries += found
+        faults += wrong
+    if faults:
+        raise PolicyError(tuple(faults), hint="nothing is allowed until the policy is mended; no rule of it is used")
+    return Policy(entries, f"sha256:{digest.hexdigest()}")
+
+
+def shown(path: Path, root: Path | None) -> str:
+    """The name of a policy file for people: relative to `root` when inside it."""
+    if root is not None:
+        try:
+            return str(path.relative_to(root))
+        except ValueError:
+            pass
+    return str(path)
+
+
+def unreadable(path: Path, root: Path | None, exc: OSError) -> Fault:
+    """The fault for a policy file that cannot be read."""
+    return Fault(shown(path, root), 0, 0, f"cannot be read: {(exc.strerror or str(exc)).lower()}")
+
+
+def _tail(host: str) -> str:
+    return host if ":" in host else ".".join(host.split(".")[-2:])

@@ -1,0 +1,109 @@
+"""The policy as it is now: read again whenever a file changes, and an error for as long as a file is bad."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from impyard.addon.errors import Fault, PolicyError
+from impyard.addon.policy import MAX_BYTES, Policy, read_policy, shown, unreadable
+
+# A file that changed less than this ago may change again without a new time stamp: kernels stamp files with the time
+# of their last tick, up to 10 ms old. It is compared by content until it is older.
+_RACY_NS = 100_000_000
+# Between the reading of a file that has just changed and the look whether it changed again: editors that write in
+# place first empty the file, and the first half of a policy may be one that allows more than the whole.
+_SETTLE_S = 0.005
+_ATTEMPTS = 8
+
+_Stamp = tuple[int, ...]
+
+
+class PolicySource:
+    """The policy in `paths`, kept up to date.
+
+    paths, root: as for `load_policy`. Costs one stat per file and call while nothing changes.
+    """
+
+    def __init__(self, paths: Sequence[Path], root: Path | None = None) -> None:
+        self.paths = tuple(paths)
+        self.root = root
+        self._stamps: tuple[_Stamp | None, ...] | None = None
+        self._contents: list[tuple[Path, bytes]] | None = None
+        self._racy = False
+        self._current: Policy | PolicyError = PolicyError((Fault("policy", 0, 0, "has not been read yet"),))
+
+    @property
+    def hash(self) -> str:
+        """The hash of the policy in force as of the last `current()`; "" while it is broken."""
+        return self._current.hash if isinstance(self._current, Policy) else ""
+
+    def current(self) -> Policy | PolicyError:
+        """The policy in force: what the files hold now, or the error that keeps it from being used."""
+        stamps = tuple(_stamp(path) for path in self.paths)
+        if stamps != self._stamps or self._racy:
+            self._read(stamps)
+        return self._current
+
+    def _read(self, stamps: tuple[_Stamp | None, ...]) -> None:
+        contents: list[tuple[Path, bytes]] = []
+        faults: list[Fault] = []
+        seen: list[_Stamp | None] = []
+        for path, stamp in zip(self.paths, stamps, strict=True):
+            try:
+                read_as, data = _settled(path, fresh=self._stamps is None or stamp not in self._stamps)
+                seen.append(read_as)
+                contents.append((path, data))
+            except _Unsettled:
+                seen.append(None)
+                faults.append(Fault(shown(path, self.root), 0, 0, "keeps changing while it is read"))
+            except OSError as exc:
+                seen.append(stamp)
+                faults.append(unreadable(path, self.root, exc))
+        newest = max((stamp[0] for stamp in seen if stamp), default=0)
+        self._racy = time.time_ns() - newest < _RACY_NS
+        self._stamps = tuple(seen)
+        if faults:
+            self._contents = None
+            self._current = PolicyError(tuple(faults), hint="every policy file must be there and readable")
+        elif contents != self._contents:
+            self._contents = contents
+            try:
+                self._current = read_policy(contents, root=self.root)
+            except PolicyError as exc:
+                self._current = exc
+
+
+class _Unsettled(Exception):
+    """The file changed at each attempt to read it."""
+
+
+def _settled(path: Path, *, fresh: bool) -> tuple[_Stamp, bytes]:
+    """The content of a file that did not change while it was read, with its stamp. Raises OSError and _Unsettled."""
+    for _ in range(_ATTEMPTS):
+        # Without O_NONBLOCK a pipe in the file's place would hold up every request.
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            before = os.fstat(file.fileno())
+            if not stat.S_ISREG(before.st_mode):
+                raise OSError("it is not a regular file")
+            data = file.read(MAX_BYTES + 1)
+        if fresh and time.time_ns() - before.st_mtime_ns < _RACY_NS:
+            time.sleep(_SETTLE_S)
+        if _stamp(path) == _of(before) and len(data) == min(before.st_size, MAX_BYTES + 1):
+            return _of(before), data
+        fresh = True
+    raise _Unsettled
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        return _of(os.stat(path))
+    except (OSError, ValueError):
+        return None
+
+
+def _of(status: os.stat_result) -> _Stamp:
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev, status.st_mode

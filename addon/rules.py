@@ -1,0 +1,167 @@
+"""Rules and the entries that hold them: values made by the loader, matched by the judge.
+
+An entry's path expressions are one RE2 set: linear time in the path whatever the expressions are, and one pass for
+thousands of rules.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import re2
+
+DEFAULT_PORTS: Mapping[str, int] = {"https": 443, "http": 80}
+
+# RE2's own default. A set needs about 3 KiB a rule to compile; the rest is a cache that is filled as paths come in, so
+# this is also what the sender of many odd paths can make the gateway hold.
+_MIN_MEM = 8 << 20
+_MEM_PER_RULE = 8 << 10
+_LITERAL = re.compile(r"[^\\.^$|?*+()\[\]{}]*")
+
+
+class MatchFailed(Exception):
+    """RE2 gave up on a path for want of memory. No verdict may be taken from what did not match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where the gateway connects instead of the judged host.
+
+    scheme: "http" or "https". host: canonical. port: 1 to 65535. ca: a PEM file to verify it with, None for the usual.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    ca: Path | None = None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One ALLOW or DENY of an entry.
+
+    methods: exact tokens; None means any. path: the RE2 expression as written. at: "file:line".
+    websocket: on an ALLOW, that it covers WebSocket handshakes too; on a DENY, that it covers only them.
+    max_body: bytes that a request's body may have, None for no limit.
+    query: (key, compiled RE2 expression) pairs that must hold too.
+    """
+
+    allow: bool
+    methods: frozenset[str] | None
+    path: str
+    at: str
+    name: str | None = None
+    websocket: bool = False
+    max_body: int | None = None
+    query: tuple[tuple[str, re2._Regexp], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What people know the rule by: its name, else what it says, as "ALLOW GET /repos/.*"."""
+        if self.name is not None:
+            return self.name
+        methods = "*" if self.methods is None else ",".join(sorted(self.methods))
+        return f"{'ALLOW' if self.allow else 'DENY'} {methods} {self.path}"
+
+
+class Paths:
+    """The path expressions of one entry, as one RE2 set."""
+
+    __slots__ = ("_set", "_size")
+
+    def __init__(self, room: int) -> None:
+        """room: how many expressions will be added."""
+        options = path_options()
+        options.max_mem = _MIN_MEM + _MEM_PER_RULE * room
+        self._set = re2.Set.FullMatchSet(options)
+        self._size = 0
+
+    def add(self, expression: str) -> None:
+        """Adds the next expression; raises re2.error, without a reason, when RE2 cannot parse it."""
+        self._set.Add(expression)
+        self._size += 1
+
+    def compile(self) -> None:
+        """Ends adding. Raises re2.error when the expressions together are too large."""
+        self._set.Add("(?s).*")  # matches every path: its absence tells a failure from "nothing matched"
+        self._set.Compile()
+
+    def matching(self, path: str) -> list[int]:
+        """The places of the expressions that match the whole path, last first. Raises MatchFailed."""
+        found: list[int] | None = self._set.Match(path)
+        if not found or self._size not in found:
+            raise MatchFailed
+        if len(found) == 1:
+            return []
+        found.sort(reverse=True)
+        return found[1:]
+
+
+class Entry:
+    """One host with its rules.
+
+    host: "*", "*.suffix" or a canonical host. ports: scheme -> the one port that it covers. rules: in file order.
+    paths: the expressions of the rules, in their order, compiled. order: the entry's place among all of the policy.
+    at: "file:line".
+    """
+
+    __slots__ = ("_literals", "_paths", "at", "host", "order", "ports", "rules", "upstream")
+
+    def __init__(
+        self,
+        host: str,
+        ports: Mapping[str, int],
+        rules: Sequence[Rule],
+        paths: Paths,
+        *,
+        order: int,
+        at: str,
+        upstream: Upstream | None = None,
+    ) -> None:
+        self.host, self.ports, self.rules = host, ports, tuple(rules)
+        self.order, self.at, self.upstream = order, at, upstream
+        self._paths = paths
+        self._literals: list[tuple[str, int]] | None = None
+
+    def covers(self, scheme: str, port: int) -> bool:
+        """Whether the entry is about connections of this scheme to this port."""
+        return self.ports.get(scheme) == port
+
+    def matching(self, path: str) -> list[Rule]:
+        """The rules whose expression matches the whole path, last first. Raises MatchFailed."""
+        rules = self.rules
+        return [rules[n] for n in self._paths.matching(path)]
+
+    def resembling(self, path: str) -> list[Rule]:
+        """A few rules that begin like the path, the most alike first. For messages only."""
+        if self._literals is None:
+            self._literals = sorted((_LITERAL.findall(rule.path)[0], n) for n, rule in enumerate(self.rules))
+        at = bisect_left(self._literals, (path,))
+        near = self._literals[max(0, at - 4) : at + 4]
+        near.sort(key=lambda item: -_common(item[0], path))
+        return [self.rules[n] for _, n in near]
+
+
+def path_options() -> re2.Options:
+    """How path and query expressions are compiled: UTF-8, and no message on stderr for a bad one."""
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    return options
+
+
+def _common(a: str, b: str) -> int:
+    size = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        size += 1
+    return size
