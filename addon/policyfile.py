@@ -252,8 +252,8 @@ class _Reader:
         except re2.error:
             self.expression(node, "path", raw)
             return None
-        if raw[:1].isalnum():
-            self.nodes.fault(node, f'path "{short(raw)}" can never match: a path begins with "/"')
+        if not raw or (raw[0].isascii() and raw[0].isalnum()):
+            self.nodes.fault(node, f'path "{short(raw)}": it must match the whole path, which begins with "/"')
         return raw
 
     def expression(self, node: Node, what: str, raw: str) -> re2._Regexp | None:
