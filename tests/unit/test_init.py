@@ -1,0 +1,203 @@
+"""`impyard init` puts a valid policy into a project, and never destroys what somebody wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from impyard.addon.policy import load_policy
+from impyard.runner import cli
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path.resolve() / "my project"
+    (root / ".git").mkdir(parents=True)
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.fixture
+def init(project: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(*args: str) -> Result:
+        return Result(cli.main(["init", *args]), *capsys.readouterr())
+
+    return call
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_new_project_gets_policy_schema_and_ignore_line(project: Path, init: Command) -> None:
+    result = init()
+    assert (result.status, result.err) == (0, "")
+    assert set(contents(project)) == {"policies/gateway.yaml", "policies/gateway.schema.json", ".gitignore"}
+    assert (project / ".gitignore").read_text() == "runs/\n"
+    assert "impyard run --model demo" in result.out
+    json.loads((project / "policies" / "gateway.schema.json").read_bytes())
+
+
+def test_the_written_policy_loads_and_is_the_shipped_one(project: Path, init: Command) -> None:
+    init()
+    assert load_policy([project / "policies" / "gateway.yaml"], root=project).entries
+    shipped = Path(str(files("impyard"))) / "policies" / "gateway.yaml"
+    assert (project / "policies" / "gateway.yaml").read_bytes() == shipped.read_bytes()
+
+
+def test_a_second_time_changes_nothing(project: Path, init: Command) -> None:
+    init()
+    before = contents(project)
+    result = init()
+    assert result.status == 0
+    assert contents(project) == before
+    assert result.out.count("unchanged") == 3
+
+
+def test_an_edited_policy_is_kept_and_said_so(project: Path, init: Command) -> None:
+    (project / "policies").mkdir()
+    (project / "policies" / "gateway.yaml").write_text("# mine\n")
+    result = init()
+    assert result.status == 1
+    assert (project / "policies" / "gateway.yaml").read_text() == "# mine\n"
+    assert "error: policies/gateway.yaml" in result.err
+    assert "--force" in result.err
+
+
+def test_force_replaces_an_edited_policy(project: Path, init: Command) -> None:
+    init()
+    shipped = contents(project)
+    (project / "policies" / "gateway.yaml").write_text("# mine\n")
+    assert init("--force").status == 0
+    assert contents(project) == shipped
+
+
+def test_the_schema_follows_the_installed_version(project: Path, init: Command) -> None:
+    init()
+    shipped = contents(project)
+    (project / "policies" / "gateway.schema.json").write_text("{}")
+    assert init().status == 0
+    assert contents(project) == shipped
+
+
+@pytest.mark.parametrize("line", ["runs/", "runs", "/runs/", "/runs", " runs/ ", "runs/*"])
+def test_a_line_that_ignores_runs_already_is_enough(project: Path, init: Command, line: str) -> None:
+    (project / ".gitignore").write_text(f"*.pyc\n{line}\n")
+    init()
+    assert (project / ".gitignore").read_text() == f"*.pyc\n{line}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b"runs/\n"),
+        (b"a", b"a\nruns/\n"),
+        (b"a\n", b"a\nruns/\n"),
+        (b"a\r\nb", b"a\r\nb\r\nruns/\r\n"),
+        (b"# runs/\nold-runs/\n", b"# runs/\nold-runs/\nruns/\n"),
+        (b"caf\xe9\n", b"caf\xe9\nruns/\n"),
+    ],
+)
+def test_the_line_is_added_as_the_file_is_written(project: Path, init: Command, before: bytes, after: bytes) -> None:
+    (project / ".gitignore").write_bytes(before)
+    init()
+    assert (project / ".gitignore").read_bytes() == after
+
+
+def test_git_itself_ignores_the_runs_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "repo"
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    monkeypatch.chdir(root)
+    assert cli.main(["init"]) == 0
+    (root / "runs").mkdir()
+    (root / "runs" / "decisions.jsonl").touch()
+    seen = subprocess.run(
+        ["git", "status", "--porcelain", "-uall"], cwd=root, check=True, capture_output=True, text=True
+    )
+    assert "runs" not in seen.stdout
+    assert "policies/gateway.yaml" in seen.stdout
+
+
+def test_outside_of_git_no_gitignore_appears(project: Path, init: Command) -> None:
+    (project / ".git").rmdir()
+    result = init("--project", str(project))
+    assert result.status == 0
+    assert not (project / ".gitignore").exists()
+    assert "no git repository" in result.out
+
+
+def test_from_a_subfolder_the_project_above_is_meant(
+    project: Path, init: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "src").mkdir()
+    monkeypatch.chdir(project / "src")
+    result = init()
+    assert f"project {project}\n" in result.out
+    assert (project / "policies" / "gateway.yaml").exists()
+    assert not (project / "src" / "policies").exists()
+
+
+def test_nothing_is_written_through_a_link(project: Path, init: Command, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    (project / "policies").mkdir()
+    (project / "policies" / "gateway.yaml").symlink_to(precious)
+    result = init("--force")
+    assert result.status == 1
+    assert "is a link" in result.err
+    (project / "policies" / "gateway.yaml").unlink()
+    (project / ".gitignore").symlink_to(precious)
+    assert init("--force").status == 1
+    assert precious.read_text() == "keep"
+
+
+def test_a_link_in_the_place_of_the_folder_is_refused(project: Path, init: Command, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (project / "policies").symlink_to(tmp_path / "elsewhere")
+    assert init().status == 1
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("blocking", ["policies", "policies/gateway.yaml/x", ".gitignore/x"])
+def test_something_in_the_way_is_one_clear_error(project: Path, init: Command, blocking: str) -> None:
+    path = project / blocking
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("in the way")
+    result = init("--force")
+    assert result.status == 1
+    assert result.err.count("error:") == 1
+    assert "internal error" not in result.err
+    assert path.read_text() == "in the way"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_one_clear_error(project: Path, init: Command) -> None:
+    project.chmod(0o500)
+    try:
+        result = init()
+    finally:
+        project.chmod(0o700)
+    assert result.status == 1
+    assert "cannot write" in result.err
+
+
+def test_a_project_that_does_not_exist_is_one_clear_error(init: Command) -> None:
+    result = init("--project", "/nowhere/at/all")
+    assert result.status == 1
+    assert "does not exist" in result.err
