@@ -110,8 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter must not end a run
     try:
         result: Any = root.main(args, prog_name="impyard", standalone_mode=False)
-        sys.stdout.flush()
-        return result if isinstance(result, int) else 0
+        status = result if isinstance(result, int) else 0
     except click.exceptions.NoArgsIsHelpError as exc:
         exc.show()
         return 2
@@ -129,9 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader is gone (`impyard runs | head`). Python would complain again while it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        status = 1  # the reader is gone: `impyard runs list | head`
     except Exception as exc:  # the last line before the user, who must not see a traceback
         if os.environ.get("IMPYARD_DEBUG"):
             raise
@@ -140,6 +137,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             "this is a bug in impyard; IMPYARD_DEBUG=1 shows where it happened",
         )
         return failed
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # Python would complain once more while it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = status or 1
+    return status
 
 
 if __name__ == "__main__":

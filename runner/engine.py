@@ -191,6 +191,12 @@ class Waiter:
         return int(answer["StatusCode"]) if isinstance(answer, dict) and "StatusCode" in answer else None
 
 
+def terminate(container: str) -> None:
+    """Ask a container to end (SIGTERM); one that is gone or not running is no error."""
+    with contextlib.suppress(EngineError), engine_errors(f"end the box {container[:12]}"):
+        client().api.kill(container, "SIGTERM")
+
+
 def kill(container: str) -> None:
     """Kill a container if it runs; one that is gone or not running is no error."""
     with contextlib.suppress(EngineError), engine_errors(f"kill the box {container[:12]}"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ EXITS: dict[str, int] = {
     "gateway-lost": 126,  # the judge went away in mid-run
     "interrupted": 130,  # Ctrl-C, a signal, a closed terminal
     "out-of-memory": 137,  # the kernel killed the agent for memory
+    "runner-lost": 137,  # the runner was killed; written by the next run
     "running": 0,  # not over yet, or its runner was killed
 }
 
@@ -28,7 +30,8 @@ EXITS: dict[str, int] = {
 class Receipt:
     """One run. Times are ISO 8601 in UTC with milliseconds, durations seconds, sizes bytes.
 
-    `exit_reason` is a key of EXITS. `policy` has `files` (relative to the project where inside), `hash` and, for the
+    `exit_reason` is a key of EXITS. `runner_pid`, `runner_start` and `runner_space` tell its runner from any other
+    process (see leftovers.py). `policy` has `files` (relative to the project where inside), `hash` and, for the
     demo model, `added`. `decisions` has `seq` and `last`, the number and the chain hash of the run's last line in
     decisions.jsonl, `allowed`, `denied` (impyard's own checks not counted), `denied_hosts` (host to count) and
     `own_checks`; `traffic` has `bytes_up`, `bytes_down`, `upstream_errors`.
@@ -41,6 +44,8 @@ class Receipt:
     started: str
     impyard: str
     runner_pid: int
+    runner_start: str
+    runner_space: str
     ceiling_s: float
     ended: str | None = None
     duration_s: float | None = None
@@ -65,14 +70,19 @@ class Receipt:
 
     def write(self, path: Path) -> None:
         """Write the receipt so that a reader sees the old one or the new one, never a half. Raises OSError."""
-        data = json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        try:
-            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(data.encode("utf-8", "backslashreplace"))
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_json(path, asdict(self))
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a receipt's data to `path`, whole or not at all, readable for its owner only. Raises OSError."""
+    data = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data.encode("utf-8", "backslashreplace"))
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def read_receipt(path: Path) -> dict[str, Any]:

@@ -1,0 +1,103 @@
+"""What came of a run: read from pi's events and the box's end. Pure.
+
+pi ends with status 0 in JSON mode even when the model refused (pi's docs/json.md), so the events decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+Event = dict[str, Any]
+
+
+def parse_event(line: bytes) -> Event | None:
+    """One of pi's events, None for a line that is none."""
+    try:
+        event = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
+
+
+def text_of(value: Any) -> str:
+    """The text in a message's or a tool result's `content`."""
+    if isinstance(value, str):
+        return value
+    blocks = value if isinstance(value, list) else []
+    return "".join(str(block.get("text", "")) for block in blocks if isinstance(block, dict))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What pi has said of its own success so far."""
+
+    stop_reason: str | None = None
+    error: str | None = None
+    settled: bool = False
+    events: int = 0
+
+    def see(self, event: Event) -> None:
+        """Take note of one event."""
+        self.events += 1
+        if event["type"] == "agent_settled":
+            self.settled = True
+        if event["type"] != "message_end" or not isinstance(message := event.get("message"), dict):
+            return
+        if message.get("role") == "assistant":
+            self.stop_reason = str(message.get("stopReason"))
+            self.error = str(message["errorMessage"]) if message.get("errorMessage") else None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.stop_reason in ("stop", "length")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the box came to its end.
+
+    `ended_by` is the reason when the runner ended it; `status` the exit status of its first process, None when the
+    engine could not say; `probes` what it reported of itself, None when it reported nothing; `last_words` the end of
+    what it printed to standard error.
+    """
+
+    ended_by: str | None
+    status: int | None
+    probes: Sequence[Event] | None
+    out_of_memory: bool
+    last_words: str = ""
+
+
+def judge_ending(ending: Ending, outcome: Outcome) -> tuple[str, str | None]:
+    """The exit reason (a key of receipt.EXITS) and, where there is one, the error in words."""
+    words = f": {ending.last_words}" if ending.last_words else ""
+    if ending.ended_by is not None:
+        return ending.ended_by, None
+    failed = [probe for probe in ending.probes or () if not probe.get("ok")]
+    if failed:
+        first = failed[0]
+        return "refused", (
+            f"the box is not as locked as it must be: {first.get('name')}: expected {first.get('expected')}, "
+            f"found {first.get('found')}"
+        )
+    if ending.probes is None:
+        return "refused", f"the box ended before its checks (status {ending.status}){words}"
+    if ending.status == 124:
+        return "ceiling", None
+    if ending.status == 126:
+        return "gateway-lost", None
+    if ending.out_of_memory and ending.status == 137:
+        return "out-of-memory", None
+    if ending.status == 0 and outcome.succeeded:
+        return "finished", None
+    if ending.status is None:
+        return "agent-error", "the Docker engine went away"
+    if outcome.error:
+        return "agent-error", outcome.error
+    if outcome.stop_reason is None:
+        return "agent-error", f"pi ended without an answer (status {ending.status}){words}"
+    return "agent-error", f"pi ended with status {ending.status}, its last answer with `{outcome.stop_reason}`{words}"

@@ -1,0 +1,177 @@
+"""A box while it runs: its output, its end, and every way to end it. Threads feed one queue; the run reads it.
+
+Only `Stage` talks to the engine about a box that exists. The ceiling is kept by a thread of its own, so that it holds
+although the terminal stands still.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner import engine
+
+# Lines of pi that wait for the view; beyond that the box waits. News beyond that is dropped: the log has it.
+MAX_WAITING = 512
+# An output that is silent this long after the container has gone has no more to say.
+SILENT_S = 5.0
+# A longer line is stored but not shown. pi's largest sum up a whole conversation.
+SHOWN_LINE_BYTES = 32 * 1024 * 1024
+# What is kept of standard error, for the words of a box that did not come up.
+LAST_WORDS_BYTES = 4096
+# After a polite SIGTERM the relay itself kills the agent within 5 s.
+POLITE_S = 7.0
+GONE_LIMIT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the box's standard output, without its newline."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Something that the gateway said."""
+
+    event: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """All output has been read and the container is gone. `status` is None when the engine could not say."""
+
+    status: int | None
+
+
+Item = Line | News | Over
+
+
+class Stage:
+    """A created container, not started yet. `close` it in any case: then it is gone, or ImpyardError says that it is
+    not."""
+
+    def __init__(self, container: str, stdout: Path, stderr: Path) -> None:
+        self.container = container
+        self.ended_by: str | None = None
+        self.storage_error: str | None = None
+        self.last_words = b""
+        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._room = threading.BoundedSemaphore(MAX_WAITING)
+        self._lock = threading.Lock()
+        self._timers: list[threading.Timer] = []
+        self._stdout, self._stderr = stdout, stderr
+        self._received = 0
+        self._reader_waits = False
+        self._output = engine.attach(container)
+        self._waiter = engine.wait_removed(container)
+        self._reader = threading.Thread(target=self._read, daemon=True, name="box-output")
+        self._end = threading.Thread(target=self._wait, daemon=True, name="box-end")
+
+    def start(self, ceiling_s: float) -> None:
+        """Start the box; it is killed after `ceiling_s` seconds."""
+        self._reader.start()
+        self._end.start()
+        self._after(ceiling_s, lambda: self.end("ceiling"))
+        engine.start(self.container)
+
+    def items(self) -> Iterator[Item]:
+        """What happens, in order, until the box is over."""
+        while True:
+            item = self._items.get()
+            if isinstance(item, Line):
+                self._room.release()
+            yield item
+            if isinstance(item, Over):
+                return
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """Put something in among the `items`; any thread may."""
+        if self._items.qsize() < 2 * MAX_WAITING:
+            self._items.put(News(event))
+
+    def end(self, reason: str, *, politely: bool = False) -> None:
+        """End the box; the first reason given is kept. `politely` gives the agent time to store its session."""
+        with self._lock:
+            self.ended_by = self.ended_by or reason
+        if politely:
+            engine.terminate(self.container)
+            self._after(POLITE_S, lambda: engine.kill(self.container))
+        else:
+            engine.kill(self.container)
+
+    def close(self) -> None:
+        """Make sure that the container is gone. Raises EngineError when it is not."""
+        for timer in self._timers:
+            timer.cancel()
+        engine.remove(self.container)
+        deadline = time.monotonic() + GONE_LIMIT_S
+        while not engine.is_gone(self.container):
+            if time.monotonic() > deadline:
+                raise ImpyardError(
+                    f"the box {self.container[:12]} is still there", hint=f"docker rm --force {self.container[:12]}"
+                )
+            time.sleep(0.1)
+        self._output.close()
+
+    def _after(self, delay_s: float, action: Callable[[], None]) -> None:
+        timer = threading.Timer(min(delay_s, threading.TIMEOUT_MAX), action)
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
+
+    def _read(self) -> None:
+        with open(self._stdout, "ab", buffering=0) as stdout, open(self._stderr, "ab", buffering=0) as stderr:
+            line = bytearray()
+            first = True
+            for stream, data in self._output.chunks():
+                self._received += len(data)
+                if stream != 1:
+                    self.last_words = (self.last_words + data)[-LAST_WORDS_BYTES:]
+                    self._store(stderr, data)
+                    continue
+                *whole, rest = data.split(b"\n")
+                for piece in whole:
+                    line += piece
+                    self._emit(stdout, line, first)
+                    first, line = False, bytearray()
+                line += rest
+                if len(line) > SHOWN_LINE_BYTES:
+                    self._store(stdout, bytes(line))
+                    line = bytearray()
+            if line:
+                self._emit(stdout, line, first)
+
+    def _emit(self, stdout: BinaryIO, line: bytearray, first: bool) -> None:
+        data = bytes(line)
+        if not (first and data.startswith(b'{"impyard"')):  # the relay's report is not pi's
+            self._store(stdout, data + b"\n")
+        self._reader_waits = True
+        self._room.acquire()
+        self._reader_waits = False
+        self._items.put(Line(data))
+
+    def _store(self, file: BinaryIO, data: bytes) -> None:
+        try:
+            file.write(data)
+        except OSError as exc:
+            self.storage_error = self.storage_error or f"cannot store the run's output: {exc.strerror}"
+
+    def _wait(self) -> None:
+        status = self._waiter.result()
+        received, since = -1, time.monotonic()
+        while self._reader.is_alive():
+            self._reader.join(timeout=0.2)
+            if self._received != received or self._reader_waits:
+                received, since = self._received, time.monotonic()
+            elif time.monotonic() - since > SILENT_S:
+                break
+        self._output.close()
+        self._items.put(Over(status))

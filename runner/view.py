@@ -1,0 +1,260 @@
+"""What a person sees of a run while it goes on, and the summary at its end.
+
+Everything that comes from the box is shown with its control characters escaped: a terminal obeys them. Works on a
+terminal of any width and without one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+from typing import Protocol, TextIO
+
+from impyard.runner.outcome import Event, text_of
+from impyard.runner.receipt import Receipt
+from impyard.runner.text import size_text, visible
+
+TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
+SAME_DENIALS = 3  # of one kind shown one by one; the summary counts them all
+SUMMARY_FILES = 10
+SUMMARY_HOSTS = 8
+
+# The argument that says what a call does, for pi's own tools.
+MAIN_ARGUMENT = {"bash": "command", "read": "path", "write": "path", "edit": "path", "ls": "path", "grep": "pattern"}
+
+REASON_WORDS = {
+    "finished": "finished",
+    "agent-error": "ended with an error",
+    "ceiling": "stopped at its ceiling",
+    "refused": "refused to start",
+    "gateway-lost": "lost its gateway",
+    "interrupted": "interrupted",
+    "out-of-memory": "out of memory",
+}
+
+
+class View(Protocol):
+    """What a run tells. `OSError` from any of these means that nobody can read it any more."""
+
+    def opening(self, run: str, model: str, workspace: str, ceiling_s: float) -> None: ...
+    def event(self, line: bytes, event: Event | None) -> None: ...
+    def denied(self, event: Event) -> None: ...
+    def note(self, text: str) -> None: ...
+    def closing(self, receipt: Receipt, command: str) -> None: ...
+
+
+class JsonView:
+    """For scripts: pi's events as they are on standard output, notes on standard error, nothing else."""
+
+    def opening(self, run: str, model: str, workspace: str, ceiling_s: float) -> None:
+        """Nothing: the first line is pi's."""
+
+    def event(self, line: bytes, event: Event | None) -> None:
+        sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()
+
+    def denied(self, event: Event) -> None:
+        """Nothing: denials are in the decision log."""
+
+    def note(self, text: str) -> None:
+        print(visible(text), file=sys.stderr, flush=True)
+
+    def closing(self, receipt: Receipt, command: str) -> None:
+        """Nothing: the receipt is in the run's folder."""
+
+
+class HumanView:
+    """For a person, on `out`. `color` only where a terminal can show it; `width` fixes the columns, else as it is."""
+
+    def __init__(self, out: TextIO, *, color: bool, width: int | None = None) -> None:
+        self._out = out
+        self._color = color
+        self._width = width
+        self._in_text = False  # the cursor stands behind text of the model
+        self._streamed = False  # the message that ends next has been shown as it came
+        self._denials: Counter[tuple[str, ...]] = Counter()
+        plain = (out.encoding or "ascii").lower().replace("-", "") not in ("utf8", "utf_8")
+        self._call, self._no, self._rule, self._more = (">", "x", "-", "...") if plain else ("▸", "✗", "─", "…")
+
+    def opening(self, run: str, model: str, workspace: str, ceiling_s: float) -> None:
+        """Say what starts."""
+        self._line(f"run {run}: {model}, at most {duration_text(ceiling_s)}", "dim")
+
+    def event(self, line: bytes, event: Event | None) -> None:
+        """Show one line of pi's output."""
+        if event is None:
+            if line.strip():
+                self._line(line.decode("utf-8", "replace"), "dim")
+            return
+        show = getattr(self, f"_on_{event['type']}", None)
+        if show is not None:
+            show(event)
+
+    def denied(self, event: Event) -> None:
+        """Show a denial, as it happens."""
+        kind = tuple(str(event.get(key)) for key in ("method", "host", "port", "reason"))
+        self._denials[kind] += 1
+        if self._denials[kind] > SAME_DENIALS:
+            return
+        port = f":{event.get('port')}" if event.get("port") not in (443, 80, None) else ""
+        what = f"{event.get('method')} {event.get('host')}{port}{event.get('path') or ''}"
+        rule = f", {event['at']}" if event.get("at") else ""
+        more = f"; more of these are only counted {self._more}" if self._denials[kind] == SAME_DENIALS else ""
+        tail = f" ({event.get('reason')}{rule}{more})"
+        room = max(self._columns() - cells(f"{self._no} denied {tail}"), 20)
+        self._line(f"{self._no} denied {self._fit(what, room)}{tail}", "red")
+
+    def note(self, text: str) -> None:
+        """Show a remark of impyard's own."""
+        self._line(text, "dim")
+
+    def closing(self, receipt: Receipt, command: str) -> None:
+        """The summary. `command` shows the denials of this run."""
+        words = REASON_WORDS.get(receipt.exit_reason, receipt.exit_reason)
+        title = f"{self._rule * 2} {words} in {duration_text(receipt.duration_s or 0)} "
+        style = "green" if receipt.exit_reason == "finished" else "red"
+        self._line(title + self._rule * max(self._columns() - cells(title) - 1, 2), style)
+        if receipt.error:
+            self._field("error", receipt.error)
+        names = [f"{file['path']} ({size_text(file['bytes'])})" for file in receipt.files[:SUMMARY_FILES]]
+        rest = len(receipt.files) + receipt.files_more - len(names)
+        self._list("files", names, rest, none="none new or changed")
+        self._field("in", receipt.workspace)
+        counts = receipt.decisions
+        if counts:
+            self._field("decisions", f"{counts.get('allowed', 0)} allowed, {counts.get('denied', 0)} denied")
+        hosts: Mapping[str, int] = counts.get("denied_hosts") or {}
+        if hosts:
+            ranked = sorted(hosts.items(), key=lambda item: (-item[1], item[0]))
+            shown = [f"{host} ({count})" for host, count in ranked[:SUMMARY_HOSTS]]
+            self._list("denied", shown, len(ranked) - len(shown))
+            self._field("look", command)
+        self._out.flush()
+
+    def _on_message_start(self, event: Event) -> None:
+        self._streamed = False
+
+    def _on_message_update(self, event: Event) -> None:
+        inner = event.get("assistantMessageEvent")
+        if not isinstance(inner, dict) or inner.get("type") != "text_delta":
+            return
+        text = "\n".join(visible(part).replace("\\t", "\t") for part in str(inner.get("delta", "")).split("\n"))
+        if text:
+            self._out.write(text)
+            self._out.flush()
+            self._in_text = not text.endswith("\n")
+            self._streamed = True
+
+    def _on_message_end(self, event: Event) -> None:
+        message = event.get("message")
+        if not isinstance(message, dict) or message.get("role") != "assistant":
+            return
+        text = text_of(message.get("content"))
+        if text.strip() and not self._streamed:
+            for line in text.splitlines():
+                self._line(line)
+        self._end_text()
+        if message.get("stopReason") == "error":
+            self._line(f"{self._no} the model call failed: {message.get('errorMessage')}", "red", cut=True)
+
+    def _on_tool_execution_start(self, event: Event) -> None:
+        name, arguments = str(event.get("toolName")), event.get("args")
+        arguments = arguments if isinstance(arguments, dict) else {}
+        main = arguments.get(MAIN_ARGUMENT.get(name, ""))
+        what = main if isinstance(main, str) else json.dumps(arguments, ensure_ascii=False)
+        self._line(f"{self._call} {name} {what}", "bold", cut=True)
+
+    def _on_tool_execution_end(self, event: Event) -> None:
+        result = event.get("result")
+        text = text_of(result.get("content")) if isinstance(result, dict) else ""
+        if not event.get("isError") and event.get("toolName") in ("write", "edit", "read"):
+            return  # what it wrote or read is not news; that it failed would be
+        lines = text.rstrip().splitlines()
+        for line in lines[:TOOL_LINES]:
+            self._line(f"  {line}", "red" if event.get("isError") else "dim", cut=True)
+        if len(lines) > TOOL_LINES:
+            self._line(f"  {self._more} {len(lines) - TOOL_LINES} more lines", "dim")
+
+    def _on_auto_retry_start(self, event: Event) -> None:
+        delay = event.get("delayMs")
+        delay_s = delay / 1000 if isinstance(delay, int | float) else 0
+        attempts = f"{event.get('attempt')} of {event.get('maxAttempts')}"
+        self._line(f"{self._more} trying again in {delay_s:g} s ({attempts})", "dim")
+
+    def _on_compaction_start(self, event: Event) -> None:
+        self._line(f"{self._more} the conversation is long; pi sums it up", "dim")
+
+    def _columns(self) -> int:
+        return self._width or shutil.get_terminal_size((100, 24)).columns
+
+    def _end_text(self) -> None:
+        if self._in_text:
+            self._out.write("\n")
+            self._in_text = False
+
+    def _line(self, text: str, style: str = "", *, cut: bool = False) -> None:
+        self._end_text()
+        shown = visible(text.replace("\t", "    "))
+        if cut:
+            shown = self._fit(shown, self._columns() - 1)
+        codes = {"dim": "2", "bold": "1", "red": "31", "green": "32"}
+        if self._color and style:
+            shown = f"\x1b[{codes[style]}m{shown}\x1b[0m"
+        self._out.write(shown + "\n")
+        self._out.flush()
+
+    def _field(self, name: str, value: str) -> None:
+        self._line(f"{name:<10} {value}")
+
+    def _list(self, name: str, items: list[str], rest: int, none: str = "") -> None:
+        """Items in lines that fit the width, under one name."""
+        more = f"{rest} more" if rest else ""
+        lines = [""]
+        for item in [*items, *([more] if more else [])] or [none]:
+            if lines[-1] and cells(f"{lines[-1]}, {item}") > self._columns() - 12:
+                lines[-1] += ","
+                lines.append("")
+            lines[-1] += f", {item}" if lines[-1] else item
+        for number, line in enumerate(lines):
+            self._field(name if number == 0 else "", line)
+
+    def _fit(self, text: str, room: int) -> str:
+        """`text`, escaped, cut at the end to `room` columns."""
+        shown = visible(text)
+        if cells(shown) <= room:
+            return shown
+        kept, used = "", len(self._more)
+        for char in shown:
+            used += cells(char)
+            if used > room:
+                break
+            kept += char
+        return kept + self._more
+
+
+def make_view(*, as_json: bool, environ: Mapping[str, str]) -> View:
+    """The view for standard output as it is."""
+    if as_json:
+        return JsonView()
+    color = sys.stdout.isatty() and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+    return HumanView(sys.stdout, color=color)
+
+
+def cells(text: str) -> int:
+    """How many columns a terminal gives to printable text."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(unicodedata.combining(char) != 0 for char in text)
+
+
+def duration_text(seconds: float) -> str:
+    """A duration as people say it: `3.2 s`, `12 min 5 s`, `30 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
