@@ -6,6 +6,7 @@ What a receipt or a folder says is checked against the engine and the process ta
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -16,14 +17,15 @@ from typing import Any
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner import engine
+from impyard.runner.leftovers import lives
 from impyard.runner.project import RUN_ID, RunPaths
 from impyard.runner.receipt import read_receipt
 
 LIST_HINT = "`impyard runs list` shows the runs"
 # A runner writes its receipt within moments; a folder without one is taken for a run that begins, this long.
 BEGINNING_S = 600.0
-# The receipt's time is taken when the runner is already up; a process with that number that began later is another.
-CLOCK_SLACK_S = 2.0
+# What is kept of a stop's patience for killing the box when its runner does not end it.
+KILL_TIME_S = 5.0
 
 
 class UnknownRun(ImpyardError):
@@ -104,29 +106,17 @@ def look(root: Path, wanted: Sequence[str]) -> list[Run]:
     receipts = {run: _receipt(RunPaths(root, run)) for run in wanted}
     boxes: dict[str, list[engine.Container]] = {}
     doubt = ""
-    if not all(receipt.get("ended") for receipt, _ in receipts.values()):
+    if not all(_has_ended(receipt) for receipt, _ in receipts.values()):
         try:
             for box in engine.boxes():
                 if Path(box.labels.get("impyard.project", root)) == root:
                     boxes.setdefault(box.run, []).append(box)
         except ImpyardError as exc:
             doubt = exc.message
-    found = []
-    for run, (receipt, fault) in receipts.items():
-        paths = RunPaths(root, run)
-        ended = bool(receipt.get("ended"))
-        found.append(
-            Run(
-                paths,
-                receipt,
-                fault,
-                boxes=tuple(boxes.get(run, ())),
-                runner=None if ended else _runner(receipt),
-                beginning=not receipt and time.time() - paths.folder.stat().st_mtime < BEGINNING_S,
-                doubt="" if ended else doubt,
-            )
-        )
-    return found
+    return [
+        _known(RunPaths(root, run), receipt, fault, boxes.get(run, ()), doubt)
+        for run, (receipt, fault) in receipts.items()
+    ]
 
 
 def stop(run: Run, *, patience_s: float = 15.0) -> None:
@@ -136,8 +126,7 @@ def stop(run: Run, *, patience_s: float = 15.0) -> None:
     ImpyardError when a box is still there after `patience_s`.
     """
     deadline = time.monotonic() + patience_s
-    if run.runner is not None:
-        _end_runner(run.runner, run.receipt, deadline)
+    runner_ended = run.runner is None or _end_runner(run.runner, run.receipt, deadline)
     # Asked anew: a run that was still beginning may have a box by now.
     for box in engine.boxes(run.id):
         engine.kill(box.id)
@@ -148,7 +137,7 @@ def stop(run: Run, *, patience_s: float = 15.0) -> None:
                     f"the box {box.name} is still there after {patience_s:.0f} s", hint=f"docker rm -f {box.id[:12]}"
                 )
             time.sleep(0.05)
-    if run.runner is not None and _runner(run.receipt) is not None:
+    if not runner_ended:
         raise ImpyardError(f"the runner of {run.id} does not end", hint=f"kill -9 {run.runner}")
 
 
@@ -164,45 +153,42 @@ def _receipt(paths: RunPaths) -> tuple[Mapping[str, Any], str]:
         return {}, exc.message
 
 
-def _runner(receipt: Mapping[str, Any]) -> int | None:
-    """The runner's process number if that very process still lives."""
-    pid = receipt.get("runner_pid")
-    if not isinstance(pid, int) or pid <= 1:
-        return None
-    try:
-        begun = _process_start(pid)
-        recorded = datetime.fromisoformat(str(receipt.get("started"))).timestamp()
-    except OSError:
-        return None
-    except (ValueError, IndexError):
-        return pid  # when in doubt it lives
-    return pid if begun <= recorded + CLOCK_SLACK_S else None
+def _known(
+    paths: RunPaths, receipt: Mapping[str, Any], fault: str, boxes: Sequence[engine.Container], doubt: str
+) -> Run:
+    if _has_ended(receipt):
+        return Run(paths, receipt)
+    if not receipt:
+        beginning = time.time() - paths.folder.stat().st_mtime < BEGINNING_S
+        return Run(paths, receipt, fault, boxes, beginning=beginning, doubt=doubt)
+    lives = _runner_lives(receipt)
+    if lives is None:
+        doubt = doubt or "its runner belongs to another boot or container of this machine"
+    return Run(paths, receipt, fault, boxes, runner=int(receipt["runner_pid"]) if lives else None, doubt=doubt)
 
 
-def _process_start(pid: int) -> float:
-    """When the process began, seconds since the epoch. proc(5): field 22 of stat is in ticks since the boot."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        stat = file.read()
-    after_name = stat[stat.rindex(b")") + 2 :].split()
-    if after_name[0] in (b"Z", b"X"):
-        raise ProcessLookupError(pid)
-    ticks = int(after_name[19])
-    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
+def _has_ended(receipt: Mapping[str, Any]) -> bool:
+    return bool(receipt.get("exit_reason", "running") != "running")
 
 
-def _end_runner(pid: int, receipt: Mapping[str, Any], deadline: float) -> None:
+def _runner_lives(receipt: Mapping[str, Any]) -> bool | None:
+    """Whether the very process that wrote the receipt still runs; None when that cannot be known from here."""
+    return lives(*(str(receipt.get(f"runner_{name}", "")) for name in ("pid", "start", "space")))
+
+
+def _end_runner(pid: int, receipt: Mapping[str, Any], deadline: float) -> bool:
+    """Ask the runner to end, and wait. Whether it has, or belongs to another user and cannot be asked."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:
-        return
+        return True
     try:
-        if _runner(receipt) is None:  # the number went to another process before we held on to it
-            return
+        if not _runner_lives(receipt):  # the number went to another process before we held on to it
+            return True
         signal.pidfd_send_signal(handle, signal.SIGTERM)
-        while time.monotonic() < deadline - 5 and _runner(receipt) is not None:
-            time.sleep(0.05)
+        # Readable once the process has ended, also as a zombie (pidfd_open(2)).
+        return bool(select.select([handle], [], [], max(0.0, deadline - time.monotonic() - KILL_TIME_S))[0])
     except OSError:
-        return  # it ended by itself, or belongs to another user; the box is killed by id all the same
+        return True
     finally:
         os.close(handle)

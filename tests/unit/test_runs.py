@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import cli, engine, runs
+from impyard.runner import cli, engine, leftovers, runs
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
 
@@ -56,13 +56,14 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 
 def add_run(
-    root: Path, run: str, *, ended: bool = True, pid: int = 0, started: datetime | None = None, reason: str = "finished"
+    root: Path, run: str, *, ended: bool = True, runner: dict[str, str] | None = None, reason: str = "finished"
 ) -> RunPaths:
-    """A run's folder as a run leaves it."""
+    """A run's folder as a run leaves it; `runner` is a process as `process_facts` tells it."""
     paths = RunPaths(root, run)
     paths.workspace.mkdir(parents=True)
     (paths.workspace / "answer.txt").write_text("4")
-    began = started or datetime.strptime(run[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    began = datetime.strptime(run[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    facts = runner or {"pid": "0", "start": "1", "space": leftovers.this_process()["space"]}
     receipt = Receipt(
         run=run,
         project=str(root),
@@ -70,7 +71,9 @@ def add_run(
         model="demo",
         started=began.isoformat(timespec="milliseconds"),
         impyard="0.1.0",
-        runner_pid=pid,
+        runner_pid=int(facts["pid"]),
+        runner_start=facts["start"],
+        runner_space=facts["space"],
         ceiling_s=1800,
         decisions={"allowed": 3, "denied": 2, "denied_hosts": {"evil.test": 2}, "seq": 5, "last": "sha256:0"},
     )
@@ -244,10 +247,16 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.stdout.close()
 
 
+def process_facts(pid: int) -> dict[str, str]:
+    """What a runner with this process number would have written of itself."""
+    start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return {"pid": str(pid), "start": start, "space": leftovers.this_process()["space"]}
+
+
 def test_prune_never_removes_a_run_whose_runner_lives(
     project: Path, impyard: Command, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    add_run(project, OLD, ended=False, pid=sleeper.pid, started=datetime.now(UTC))
+    add_run(project, OLD, ended=False, runner=process_facts(sleeper.pid))
     assert impyard("runs", "list").out.split("\t")[1] == "running"
     result = impyard("runs", "prune", "--keep", "0", "--yes")
     assert "it is running" in result.err
@@ -257,7 +266,7 @@ def test_prune_never_removes_a_run_whose_runner_lives(
 def test_another_process_with_the_runners_number_is_not_the_runner(
     project: Path, impyard: Command, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    add_run(project, OLD, ended=False, pid=sleeper.pid)  # the run began long before that process
+    add_run(project, OLD, ended=False, runner={**process_facts(sleeper.pid), "start": "1"})
     [run] = runs.look(project, [OLD])
     assert run.runner is None
     assert run.state == "lost"
@@ -272,6 +281,13 @@ def test_prune_keeps_a_run_of_which_it_cannot_know_whether_it_lives(project: Pat
     assert runs.ids(project) == [OLD]
     assert f"kept {OLD}" in result.err
     assert impyard("runs", "stop", OLD).status == 1
+
+
+def test_prune_keeps_a_run_whose_runner_cannot_be_seen_from_here(project: Path, impyard: Command) -> None:
+    add_run(project, OLD, ended=False, runner={"pid": "77", "start": "1", "space": "another boot"})
+    result = impyard("runs", "prune", "--keep", "0", "--yes")
+    assert "another boot" in result.err
+    assert runs.ids(project) == [OLD]
 
 
 @pytest.mark.usefixtures("no_engine")
@@ -302,7 +318,7 @@ def test_stop_ends_a_runner_that_has_no_box_yet(
         engine.client()
     except ImpyardError as exc:
         pytest.skip(exc.message)
-    add_run(project, OLD, ended=False, pid=sleeper.pid, started=datetime.now(UTC))
+    add_run(project, OLD, ended=False, runner=process_facts(sleeper.pid))
     began = time.monotonic()
     result = impyard("runs", "stop", OLD)
     assert (result.status, result.out) == (0, f"stopped {OLD}\n")
