@@ -86,8 +86,8 @@ class Gateway:
             raise ImpyardError(f"the gateway ended before it was ready{self._last_words()}", hint=self._look())
         return event
 
-    def prove(self) -> str:
-        """Have the judge deny a request through the door, and return the host that was asked for.
+    def prove(self) -> None:
+        """Have the judge deny a request through the door.
 
         The answer must come from the process that was started, carry the word that only it can make, and be in the
         log. Raises ImpyardError otherwise: then whatever answers at the door is not to be trusted with a box.
@@ -118,7 +118,6 @@ class Gateway:
                 f"the gateway's denial is not in {Path(self._config['runs']) / 'decisions.jsonl'}",
                 hint="the log must be writable, and in the place where the judge writes",
             )
-        return host
 
     def close(self) -> Event | None:
         """End the gateway and return its closing event, None when it gave none. Safe to call twice."""

@@ -1,0 +1,353 @@
+"""The gateway, its door and one box: opened in the order that keeps the box locked, closed whatever happens.
+
+Order: the run's folder; the gateway (it starts while docker is loaded and the engine is asked); the canary; the box.
+Nothing untrusted starts before the judge has proved that it denies. Each step says how it is undone before it is made.
+What runs in the box, and what is shown of it, is run.py's and prove.py's business.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from impyard.addon.errors import ImpyardError
+from impyard.certs import authority
+from impyard.runner import boxspec, credentials, gateway, leftovers
+from impyard.runner.gateway import Event
+from impyard.runner.project import check_root, env_files, new_run
+from impyard.runner.receipt import Receipt
+from impyard.runner.removal import remove_tree
+from impyard.runner.signals import Signals
+from impyard.runner.stage import Stage
+from impyard.runner.times import now
+from impyard.runner.user import Inode, Owner, box_user, give_back, group, hand_over, passwd
+
+if TYPE_CHECKING:
+    from impyard.runner.engine import Engine
+
+DEFAULT_MEMORY = 4 * 1024**3
+DEFAULT_CPUS = 2.0
+DEFAULT_PIDS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be opened. `root` and `workspace` are resolved; a `workspace` of None is a new folder of the run.
+
+    `policies` are the policy files in order; the demo model's own is added to them. `None` leaves a limit to impyard;
+    `memory` in bytes. `mode` is "run" (`agent` on `prompt`) or "prove" (no agent).
+    """
+
+    root: Path
+    policies: tuple[Path, ...]
+    ceiling_s: float
+    mode: str = "run"
+    agent: credentials.Agent | None = None
+    prompt: bytes = b""
+    workspace: Path | None = None
+    cpus: float | None = None
+    memory: int | None = None
+    pids: int = DEFAULT_PIDS
+    image: str | None = None
+
+
+@dataclass(slots=True)
+class Denials:
+    """Denials of the box's requests, by host. What impyard itself asked for is told apart."""
+
+    own_hosts: set[str] = field(default_factory=set)
+    hosts: Counter[str] = field(default_factory=Counter)
+    own: int = 0
+
+    def count(self, event: Event) -> bool:
+        """Take note of a denial; whether it is the agent's."""
+        host = str(event.get("host") or "?")
+        if host in self.own_hosts:
+            self.own += 1
+            return False
+        self.hosts[host] += 1
+        return True
+
+
+class Enclosure:
+    """`open` it, `start` it, read `stage.items()`, `close` it in any case.
+
+    `news` are put in among the stage's items: denials of the box's requests, and a log that cannot be written.
+    """
+
+    def __init__(self, plan: Plan, version: str, signals: Signals, on_note: Callable[[str], None]) -> None:
+        self.plan = plan
+        self.denials = Denials()
+        self.started = False
+        self.trouble: list[str] = []
+        self.closed: Event | None = None
+        self.stage: Stage | None = None
+        self._version = version
+        self._signals = signals
+        self._note = on_note
+        self._stack = ExitStack()
+        self._log_unwritable = False
+
+    def open(self) -> None:
+        """Everything up to the created box. Raises ImpyardError when it must not be; `close` then undoes what was."""
+        plan = self.plan
+        secret_folders = (authority.data_dir(),)
+        check_root(plan.root, secret_folders)
+        self.user = user = box_user(os.geteuid(), os.getegid(), os.environ)
+        with self._signals.shielded():
+            self.paths = paths = new_run(plan.root)
+            self._stack.callback(self._clean_folder)
+        self.workspace = plan.workspace or paths.workspace
+        runner = leftovers.this_process()
+        self.receipt = self._first_receipt(runner)
+        policies = plan.policies
+        if plan.agent is not None and plan.agent.is_demo:
+            policies = (*policies, self._start_demo())
+        self.gateway = self._start_gateway(policies)
+
+        # The gateway needs half a second to come up. All this happens meanwhile.
+        from impyard.runner import engine
+
+        facts = engine.describe()
+        leftovers.sweep(plan.root, self._note)
+        limits = self._limits(facts)
+        image = self._image()
+        apart = (plan.workspace,) if plan.workspace and not plan.workspace.is_relative_to(plan.root) else ()
+        self.box = boxspec.Box(
+            paths=paths,
+            image=image,
+            user=user,
+            workspace=self.workspace,
+            limits=limits,
+            covered=list(env_files(plan.root, *apart)),
+            secret_folders=secret_folders,
+            selinux=facts.selinux,
+            labels={
+                **{f"impyard.{name}": value for name, value in runner.items()},
+                "impyard.deadline": str(int(time.time() + limits.ceiling_s)),
+            },
+        )
+        self._write_files()
+
+        ready = self.gateway.ready()
+        self.denials.own_hosts.add(boxspec.denied_host(self.box))
+        self.gateway.prove()
+        self.denials.own += 1  # the gateway sends no news of a canary
+        self._fill_receipt(policies, ready, facts.version)
+        if plan.workspace is not None:
+            self._stack.callback(self._give_back, plan.workspace, hand_over(plan.workspace, user))
+        with self._signals.shielded():
+            self._stack.callback(self._remove_box)
+            container = engine.create(self.box.name, boxspec.create_call(self.box))
+            self.stage = Stage(container, paths.stdout, paths.stderr)
+
+    def start(self) -> Stage:
+        """Start the box and return its stage. Raises ImpyardError when the gateway or the engine fails."""
+        assert self.stage is not None
+        if self.gateway.lost:
+            raise ImpyardError(
+                "the gateway ended before the box could start", hint="`impyard doctor` looks for a reason"
+            )
+        self.stage.start(self.plan.ceiling_s)
+        self.started = True
+        return self.stage
+
+    def close(self) -> None:
+        """Take everything down, box first. What could not be undone is in `trouble`. Safe to call twice.
+
+        A box that was never started leaves no folder behind.
+        """
+        try:
+            self._stack.close()
+        except (ImpyardError, OSError) as exc:
+            # Each step has been tried: an ExitStack goes on after a failure. The last one is shown.
+            self.trouble.append(str(exc))
+
+    # -- steps of open ------------------------------------------------------------------------------------------------
+
+    def _first_receipt(self, runner: Mapping[str, str]) -> Receipt:
+        """Written at once: it tells the next run whose folder this is, should this process be killed."""
+        agent = self.plan.agent
+        receipt = Receipt(
+            run=self.paths.id,
+            project=str(self.paths.root),
+            workspace=str(self.workspace),
+            model=agent.label if agent else None,
+            started=now(),
+            impyard=self._version,
+            runner_pid=int(runner["pid"]),
+            runner_start=runner["start"],
+            runner_space=runner["space"],
+            ceiling_s=self.plan.ceiling_s,
+            user={"uid": self.user.uid, "gid": self.user.gid, "name": self.user.name},
+        )
+        receipt.write(self.paths.receipt)
+        return receipt
+
+    def _fill_receipt(self, policies: Sequence[Path], ready: Event, engine_version: str) -> None:
+        receipt, limits = self.receipt, self.box.limits
+        receipt.engine = engine_version
+        receipt.image = {"id": self.box.image, "name": self.plan.image}
+        receipt.pi = None if self.plan.image else _pi_version()
+        receipt.ca = str(ready.get("ca"))
+        receipt.policy = {"files": [_shown(file, self.paths.root) for file in policies], "hash": ready.get("policy")}
+        if self.plan.agent is not None and self.plan.agent.is_demo:
+            receipt.policy["added"] = policies[-1].read_text("utf-8")
+        receipt.limits = {"cpus": limits.cpus, "memory": limits.memory, "pids": limits.pids}
+        receipt.write(self.paths.receipt)
+
+    def _start_demo(self) -> Path:
+        """The demo model's server and the policy file that leads to it."""
+        from impyard.runner.demo import DemoServer, policy_text
+
+        with self._signals.shielded():
+            server = DemoServer()
+            self._stack.callback(server.close)
+        file = self.paths.folder / "demo-policy.yaml"
+        file.write_text(policy_text(server.port), "utf-8")
+        return file
+
+    def _start_gateway(self, policies: Sequence[Path]) -> gateway.Gateway:
+        folder = authority.default_dir()
+        if not (folder / authority.CERT_FILE).exists():
+            authority.ensure_authority(folder)
+        config = {
+            "run": self.paths.id,
+            "door": str(self.paths.door),
+            "policies": [str(file) for file in policies],
+            "root": str(self.paths.root),
+            "runs": str(self.paths.runs),
+            "ca": str(folder),
+            "secret": secrets.token_hex(32),
+            "door_uid": None if self.user.is_caller else self.user.uid,
+            "door_gid": None if self.user.is_caller else self.user.gid,
+        }
+        with self._signals.shielded():
+            started = gateway.start(config, self.paths.gateway_log, self._on_gateway, self._on_gateway_lost)
+            self._stack.callback(self._close_gateway)
+        return started
+
+    def _image(self) -> str:
+        """The image's id: the one named by the caller, else impyard's own, built when it is missing."""
+        from impyard.runner import image
+        from impyard.runner.engine_image import image_id
+
+        if self.plan.image is None:
+            return image.ensure_image(self._note)
+        found = image_id(self.plan.image)
+        if found is None:
+            raise ImpyardError(
+                f"there is no image `{self.plan.image}` on this machine",
+                hint="leave --image away for impyard's own, or pull or build that one first",
+            )
+        return found
+
+    def _limits(self, facts: Engine) -> boxspec.Limits:
+        plan = self.plan
+        if plan.cpus is not None and plan.cpus > facts.cpus:
+            raise ImpyardError(f"--cpus {plan.cpus:g}: this machine has {facts.cpus}", hint="ask for less")
+        if plan.memory is not None and facts.memory and plan.memory > facts.memory:
+            raise ImpyardError(f"--memory: this machine has only {facts.memory // 1024**2} MiB", hint="ask for less")
+        return boxspec.Limits(
+            cpus=plan.cpus or min(DEFAULT_CPUS, facts.cpus),
+            memory=plan.memory or min(DEFAULT_MEMORY, facts.memory or DEFAULT_MEMORY),
+            pids=plan.pids,
+            ceiling_s=plan.ceiling_s,
+        )
+
+    def _write_files(self) -> None:
+        """The run's folders and what the box reads, in the hands of the box's user."""
+        paths, user, agent = self.paths, self.user, self.plan.agent
+        folders = [paths.session, paths.home] + ([paths.workspace] if self.plan.workspace is None else [])
+        for folder in folders:
+            folder.mkdir(mode=0o700)
+        if agent is not None:
+            credentials.write_agent_folder(agent, paths.home)
+        for folder in folders:
+            hand_over(folder, user)
+        command = boxspec.pi_command(paths, agent) if agent is not None else []
+        env = boxspec.agent_environment(self.box)
+        relay = boxspec.relay_config(self.box, command, env, prompt=agent is not None, mode=self.plan.mode)
+        ours = authority.inspect(authority.default_dir())
+        paths.control.mkdir(mode=0o700)
+        for file, data in (
+            (paths.prompt, self.plan.prompt),
+            (paths.control / "box.json", json.dumps(relay).encode()),
+            (paths.control / "ca.pem", ours.cert_pem),
+            (paths.control / "trust.pem", authority.box_bundle(ours)),
+            (paths.control / "passwd", passwd(user, paths.home).encode()),
+            (paths.control / "group", group(user).encode()),
+        ):
+            file.write_bytes(data)
+            file.chmod(0o444)  # the run's own folder is closed to others, and the box's user may be another than ours
+
+    # -- in the lifeline's thread, which must not wait for a terminal --------------------------------------------------
+
+    def _on_gateway(self, event: Event) -> None:
+        kind = event.get("event")
+        if kind == "denied":
+            worth_showing = self.denials.count(event)
+        else:
+            worth_showing = kind == "log-unwritable" and not self._log_unwritable
+            self._log_unwritable = self._log_unwritable or worth_showing
+        if worth_showing and self.stage is not None:
+            self.stage.tell(event)
+
+    def _on_gateway_lost(self) -> None:
+        """Without its judge the box must not go on."""
+        if self.stage is not None:
+            self.stage.end("gateway-lost")
+
+    # -- steps of close -----------------------------------------------------------------------------------------------
+
+    def _clean_folder(self) -> None:
+        """Nothing that only a living run needs stays; a run that never had a box leaves nothing at all."""
+        paths = self.paths
+        self.trouble += leftovers.clean_folder(paths)
+        if not self.started:
+            remove_tree(paths.folder)
+            return
+        for folder in (paths.session, paths.workspace):
+            if folder.is_dir() and not folder.is_symlink():
+                self._give_back(folder, {})
+        for file in (paths.gateway_log, paths.stderr):
+            with suppress(FileNotFoundError):
+                if file.stat().st_size == 0:
+                    file.unlink()
+
+    def _give_back(self, folder: Path, owners: Mapping[Inode, Owner]) -> None:
+        missed = give_back(folder, self.user, owners)
+        if missed:
+            self.trouble.append(f"{missed} files in {folder} could not be given back to you")
+
+    def _remove_box(self) -> None:
+        from impyard.runner import engine
+
+        if self.stage is not None:
+            self.stage.close()
+        else:
+            engine.remove(self.box.name)
+
+    def _close_gateway(self) -> None:
+        self.closed = self.gateway.close()
+
+
+def _pi_version() -> str | None:
+    """The version of pi that the image is built with."""
+    from impyard.runner.image import box_dir
+
+    package = json.loads((box_dir() / "package.json").read_bytes())
+    found = package.get("dependencies", {}).get("@earendil-works/pi-coding-agent")
+    return str(found) if found else None
+
+
+def _shown(file: Path, root: Path) -> str:
+    return str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
