@@ -133,7 +133,9 @@ def readable(paths: Sequence[str]) -> str:
     for path in paths:
         try:
             with open(path, "rb") as file:
-                covered = os.path.samefile(path, os.devnull) or not stat.S_ISCHR(os.fstat(file.fileno()).st_mode)
+                status = os.fstat(file.fileno())
+                # The host's /dev/null is another file than the box's, but the same device.
+                covered = not stat.S_ISCHR(status.st_mode) or status.st_rdev == os.stat(os.devnull).st_rdev
                 if file.read(1) or not covered:
                     found.append(path)
         except OSError:
