@@ -1,0 +1,25 @@
+"""The gateway process of one run: `python -m impyard.addon --lifeline FD`. The runner starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+
+def main() -> int:
+    """Serve until the runner ends the lifeline; the process's exit status."""
+    if len(sys.argv) != 3 or sys.argv[1] != "--lifeline" or not sys.argv[2].isdigit():
+        print("usage: python -m impyard.addon --lifeline FD", file=sys.stderr)
+        return 2
+    # The terminal's Ctrl-C reaches the whole group; the runner decides when the gateway ends, by the lifeline.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    from impyard.addon.gateway import serve
+
+    return asyncio.run(serve(int(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""What the gateway itself answers: refusals and failures that an agent can read. No mitmproxy, no I/O.
+
+The wording matters. pi decides by words in an error text whether to try again: a refusal must not hold a digit of a
+status or words such as "timeout", "overloaded" or "server error", or the agent would retry what is final.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from impyard.addon.judge import Decision
+
+REFUSAL = "Access denied by egress policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer made by the gateway: status, headers and body, ready for either HTTP version."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def denial(decision: Decision, decision_id: str | None, *, host: str, user_agent: str = "", proof: str = "") -> Answer:
+    """The answer to a denied request: status 403, or 400 where the request itself is malformed.
+
+    `decision_id` is None when the denial could not be recorded. `proof` answers a canary.
+    """
+    sentence = f"{REFUSAL}: {decision.hint or decision.reason}"
+    body: dict[str, Any] = {
+        "error": sentence,
+        "message": sentence,
+        "reason": decision.reason,
+        "rule": decision.rule,
+        "at": decision.at,
+        "nearest": {"at": decision.nearest.at, "failed": decision.nearest.failed} if decision.nearest else None,
+        "host": host,
+        "hint": "This is policy, not an outage: the same request will be denied again.",
+        "decision": decision_id,
+    }
+    headers = {"x-impyard-verdict": "deny", "x-impyard-reason": decision.reason, "cache-control": "no-store"}
+    if decision_id:
+        headers["x-impyard-decision"] = decision_id
+    if proof:
+        headers["x-impyard-canary"] = proof
+    return _answer(400 if decision.reason == "malformed" else 403, headers, body, plain=user_agent.startswith("git/"))
+
+
+def upstream_failure(message: str, *, host: str, decision_id: str | None) -> Answer:
+    """The answer when an allowed request got no usable answer from its origin: status 502.
+
+    `message` comes from the network stack; it goes to the agent, capped.
+    """
+    sentence = f"The request was allowed, but {host} could not be reached or gave no usable answer: {message[:300]}"
+    body = {"error": sentence, "message": sentence, "reason": "upstream", "host": host, "decision": decision_id}
+    headers = {"x-impyard-verdict": "allow", "x-impyard-reason": "upstream", "cache-control": "no-store"}
+    return _answer(502, headers, body)
+
+
+def too_large(*, decision_id: str | None) -> Answer:
+    """The answer to an upload that grew over its rule's `max_body`: status 413."""
+    sentence = f"{REFUSAL}: the request body is larger than its rule's max_body"
+    body = {"error": sentence, "message": sentence, "reason": "body-limit", "decision": decision_id}
+    return _answer(413, {"x-impyard-verdict": "deny", "x-impyard-reason": "body-limit"}, body)
+
+
+def protocol_error(status: int, message: str) -> Answer:
+    """The answer to a request that breaks HTTP itself; `message` is the parser's, capped."""
+    sentence = f"The request is not valid HTTP: {message[:300]}"
+    body = {"error": sentence, "message": sentence, "reason": "malformed"}
+    return _answer(status, {"x-impyard-verdict": "deny", "x-impyard-reason": "malformed"}, body)
+
+
+def raw_http1(answer: Answer) -> bytes:
+    """The answer as HTTP/1.1 bytes that also end the connection, for requests too broken to have a flow."""
+    reasons = {400: "Bad Request", 403: "Forbidden", 413: "Content Too Large", 431: "Request Header Fields Too Large"}
+    head = [f"HTTP/1.1 {answer.status} {reasons.get(answer.status, 'Refused')}", "connection: close"]
+    head += [f"{name}: {value}" for name, value in answer.headers.items()]
+    return "\r\n".join([*head, "", ""]).encode("ascii", "replace") + answer.body
+
+
+def _answer(status: int, headers: dict[str, str], body: dict[str, Any], *, plain: bool = False) -> Answer:
+    # git shows a text/plain body to its user and swallows a JSON one.
+    content = body["error"] + "\n" if plain else json.dumps(body, ensure_ascii=True) + "\n"
+    kind = "text/plain; charset=utf-8" if plain else "application/json"
+    data = content.encode()
+    return Answer(status, {"content-type": kind, "content-length": str(len(data)), **headers}, data)

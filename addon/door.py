@@ -1,0 +1,216 @@
+"""The door: a unix socket behind which every connection is handled by mitmproxy's layers and our hooks.
+
+mitmproxy's own servers, add-on chain and event log are not used. What a connection may call is a fixed table of hooks,
+and an error anywhere inside ends the connection: the core alone would log it and go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from mitmproxy import options as moptions
+from mitmproxy.connection import Client, Connection, ConnectionState, Server
+from mitmproxy.proxy import commands, mode_specs, server
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers import modes
+
+from impyard.addon.errors import ImpyardError
+
+logger = logging.getLogger(__name__)
+
+Handlers = Mapping[str, tuple[Callable[..., Any], ...]]
+
+# A box has pids_limit processes; this bounds what they can hold open together.
+MAX_CONNECTIONS = 1024
+# A unix peer has no address, and the core formats one wherever it logs.
+NOWHERE = ("127.0.0.1", 0)
+
+
+class DoorMode(mode_specs.ProxyMode):
+    """Says which door a flow came through: `data` is the run's id, which nothing in the box can forge."""
+
+    description = "impyard door"
+    transport_protocol: Literal["tcp", "udp", "both"] = "tcp"
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise ValueError("a door belongs to a run")
+
+
+class DoorConnection(server.ConnectionHandler):
+    """One connection from the box, or from whoever speaks to the gateway."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        options: moptions.Options,
+        mode: mode_specs.ProxyMode,
+        handlers: Handlers,
+    ) -> None:
+        client = Client(
+            transport_protocol="tcp",
+            peername=writer.get_extra_info("peername") or NOWHERE,
+            sockname=writer.get_extra_info("sockname") or NOWHERE,
+            timestamp_start=time.time(),
+            proxy_mode=mode,
+            state=ConnectionState.OPEN,
+        )
+        context = Context(client, options)
+        super().__init__(context)
+        self._handlers = handlers
+        self.layer = modes.HttpProxy(context)
+        self.transports[client] = server.ConnectionIO(handler=None, reader=reader, writer=writer)
+
+    async def handle_hook(self, hook: commands.StartHook) -> None:
+        # Handlers guard themselves; whatever still escapes ends the connection instead of being logged and forgotten.
+        try:
+            for handler in self._handlers.get(hook.name, ()):
+                result = handler(*hook.args())
+                if result is not None and inspect.isawaitable(result):
+                    await result
+        except Exception as exc:
+            logger.error("hook %s failed", hook.name, exc_info=exc)
+            self.abort()
+
+    def log(
+        self,
+        message: str,
+        level: int = logging.INFO,
+        exc_info: Literal[True]
+        | tuple[type[BaseException], BaseException, TracebackType | None]
+        | BaseException
+        | None = None,
+    ) -> None:
+        if level < logging.WARNING:
+            return  # the decision log says what people need
+        logger.log(level, message, exc_info=exc_info)
+        if exc_info is not None:
+            # A layer has crashed in the middle of a message: what would follow is undefined.
+            self.abort()
+
+    def abort(self) -> None:
+        """End the connection and all that hangs on it, now."""
+        for io in list(self.transports.values()):
+            if isinstance(io.writer, asyncio.StreamWriter):
+                io.writer.transport.abort()
+            elif io.handler is not None:
+                io.handler.cancel("aborted")
+
+    def close_connection(self, connection: Connection, half_close: bool = False) -> None:
+        io = self.transports.get(connection)
+        writer = io.writer if io is not None and isinstance(connection, Server) and not half_close else None
+        if isinstance(writer, asyncio.StreamWriter) and writer.transport.get_write_buffer_size():
+            # An origin that no longer reads would keep the unsent rest, and everyone who waits for it, for ever.
+            writer.transport.abort()
+        super().close_connection(connection, half_close)
+
+
+class Door:
+    """Accepts connections until closed. `life` sockets are held open and never spoken to: their end is the news."""
+
+    def __init__(self, options: moptions.Options, run: str, handlers: Handlers) -> None:
+        self._options = options
+        self._mode = DoorMode(full_spec=f"door:{run}", data=run, custom_listen_host=None, custom_listen_port=None)
+        self._handlers = handlers
+        self._open: dict[str, DoorConnection] = {}
+        self._servers: list[asyncio.Server] = []
+        self._held: set[asyncio.StreamWriter] = set()
+        self.refused_connections = 0
+
+    async def listen_unix(self, directory: Path, *, uid: int | None = None, gid: int | None = None) -> None:
+        """Open `judge.sock` and `life.sock` in `directory`, which is made private to `uid`.
+
+        Raises ImpyardError when the folder is not ours alone or a socket is there already.
+        """
+        try:
+            directory.mkdir(mode=0o700, exist_ok=True)
+            info = directory.lstat()
+            if not stat.S_ISDIR(info.st_mode) or info.st_uid not in (os.geteuid(), uid):
+                raise ImpyardError(f"{str(directory)!r} is not a folder of this user")
+            directory.chmod(0o700)
+            judge = bind_unix(directory, "judge.sock")
+            life = bind_unix(directory, "life.sock")
+            if uid is not None and (uid, gid) != (os.geteuid(), os.getegid()):
+                for path in (directory / "judge.sock", directory / "life.sock", directory):
+                    os.chown(path, uid, -1 if gid is None else gid)
+        except OSError as exc:
+            raise ImpyardError(f"cannot open the door in {str(directory)!r}: {exc.strerror or exc}") from exc
+        self._servers.append(await asyncio.start_unix_server(self._handle, sock=judge))
+        self._servers.append(await asyncio.start_unix_server(self._hold, sock=life))
+
+    async def listen_tcp(self, host: str, port: int) -> int:
+        """Listen on a TCP address, for people and other tools; the port that was taken. Raises OSError."""
+        listener = await asyncio.start_server(self._handle, host, port)
+        self._servers.append(listener)
+        return int(listener.sockets[0].getsockname()[1])
+
+    def drop(self, client: Client) -> None:
+        """End the connection of `client`, if it is still there."""
+        if connection := self._open.get(client.id):
+            connection.abort()
+
+    def close(self) -> None:
+        """Stop accepting, and end every connection."""
+        for listener in self._servers:
+            listener.close()
+        for connection in list(self._open.values()):
+            connection.abort()
+        for writer in list(self._held):
+            writer.transport.abort()
+
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= MAX_CONNECTIONS:
+            self.refused_connections += 1
+            writer.transport.abort()
+            return
+        connection = DoorConnection(reader, writer, self._options, self._mode, self._handlers)
+        self._open[connection.client.id] = connection
+        try:
+            await connection.handle_client()
+        finally:
+            del self._open[connection.client.id]
+
+    async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._held) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._held.add(writer)
+        try:
+            while await reader.read(4096):
+                pass  # nothing that is said here is heard
+        except ConnectionError:
+            pass
+        finally:
+            self._held.discard(writer)
+            writer.close()
+
+
+def bind_unix(directory: Path, name: str) -> socket.socket:
+    """A unix socket bound to `directory/name`, mode 0600, however long the path is. Raises OSError.
+
+    A socket address holds 108 bytes; the way through a descriptor of the folder needs fewer, wherever it lies.
+    """
+    folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            bound.bind(f"/proc/self/fd/{folder}/{name}")
+            os.chmod(name, 0o600, dir_fd=folder)
+        except OSError:
+            bound.close()
+            raise
+    finally:
+        os.close(folder)
+    bound.setblocking(False)
+    return bound

@@ -1,0 +1,241 @@
+"""The gateway process: the door, the judge behind it, and the line to the runner.
+
+The line (`lifeline`) is a socket pair of JSON lines. The runner sends one line with the configuration and later closes
+its sending side; the gateway says `ready` or `failed`, then each denial, then `closed` with its totals. When the line
+ends without a word, the other side is dead: the gateway then exits at once, and the door is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mitmproxy import master, options
+from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.utils import asyncio_utils
+
+from impyard.addon.door import Door, Handlers
+from impyard.addon.errors import ImpyardError, PolicyError
+from impyard.addon.hooks import JudgeAddon
+from impyard.addon.log import DecisionLog, OutcomeLog
+from impyard.addon.policysource import PolicySource
+from impyard.addon.tls import GatewayTls
+from impyard.certs.authority import Authority, inspect
+
+logger = logging.getLogger(__name__)
+
+# News beyond this many unsent bytes is dropped: a runner that does not listen must not stall the judge.
+MAX_UNSENT_BYTES = 1 << 20
+
+JUDGE_HOOKS = (
+    "next_layer",
+    "http_connect",
+    "client_disconnected",
+    "server_connect",
+    "refused",
+    "requestheaders",
+    "responseheaders",
+    "response",
+    "error",
+    "websocket_message",
+    "websocket_end",
+)
+TLS_HOOKS = ("tls_clienthello", "tls_start_client", "tls_start_server")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a gateway needs to know.
+
+    run: the run's id. policies: the policy files, in order. root: the project, for paths as people know them.
+    runs: the folder of `decisions.jsonl`. ca: the authority's folder. door: where to open the sockets, or None.
+    secret: shared with the runner. door_uid, door_gid: who may use the door; None: this process's own user.
+    """
+
+    run: str
+    policies: tuple[Path, ...]
+    root: Path
+    runs: Path
+    ca: Path
+    door: Path | None = None
+    secret: bytes = b""
+    door_uid: int | None = None
+    door_gid: int | None = None
+
+    @classmethod
+    def from_json(cls, line: bytes) -> Config:
+        """Read the runner's line. Raises ImpyardError when it is not one."""
+        try:
+            raw = json.loads(line)
+            return cls(
+                run=raw["run"],
+                policies=tuple(Path(path) for path in raw["policies"]),
+                root=Path(raw["root"]),
+                runs=Path(raw["runs"]),
+                ca=Path(raw["ca"]),
+                door=Path(raw["door"]),
+                secret=bytes.fromhex(raw["secret"]),
+                door_uid=raw.get("door_uid"),
+                door_gid=raw.get("door_gid"),
+            )
+        except (ValueError, KeyError, TypeError) as exc:
+            raise ImpyardError(f"the gateway's configuration is not valid: {exc}") from exc
+
+
+class Gateway:
+    """A judge with a door, inside a running event loop. Raises ImpyardError when it must not start."""
+
+    def __init__(self, config: Config, on_event: Callable[[dict[str, Any]], None]) -> None:
+        self.config = config
+        self.authority: Authority = inspect(config.ca)
+        self.policies = PolicySource(config.policies, config.root)
+        policy = self.policies.current()
+        if isinstance(policy, PolicyError):
+            raise policy
+        self.policy_hash = policy.hash
+        self.judge = JudgeAddon(
+            self.policies,
+            DecisionLog(config.runs / "decisions.jsonl", config.run),
+            OutcomeLog(config.runs / "outcomes.jsonl", config.run),
+            on_event=on_event,
+            secret=config.secret,
+        )
+        self._tls = GatewayTls(self.authority)
+        self.door = Door(make_options(self._tls), config.run, self._handlers())
+        self.judge.drop = self.door.drop  # type: ignore[method-assign]  # the door comes after its judge
+
+    def _handlers(self) -> Handlers:
+        table = {name: (getattr(self.judge, name),) for name in JUDGE_HOOKS}
+        table |= {name: (getattr(self._tls, name),) for name in TLS_HOOKS}
+        return table
+
+    async def open(self) -> None:
+        """Open the door."""
+        if self.config.door is None:
+            raise ImpyardError("this gateway has no door to open")
+        await self.door.listen_unix(self.config.door, uid=self.config.door_uid, gid=self.config.door_gid)
+
+    def totals(self) -> dict[str, Any]:
+        """What came through so far."""
+        judge = self.judge
+        return {
+            "decisions": judge.decisions.seq,
+            "allowed": judge.allowed,
+            "denied": judge.denied,
+            "last": judge.decisions.last_hash,
+            "bytes_up": judge.bytes_up,
+            "bytes_down": judge.bytes_down,
+            "upstream_errors": judge.upstream_errors,
+            "outcomes_lost": judge.outcomes.lost,
+        }
+
+
+def make_options(tls: GatewayTls) -> options.Options:
+    """mitmproxy's options as a judging proxy needs them.
+
+    The master is made for its options and for the context that mitmproxy's parts look up; it never runs.
+    """
+    opts = options.Options()
+    holder = master.Master(opts)
+    holder.addons.add(Proxyserver(), tls)  # they define the options that the layers read
+    opts.update(
+        mode=[],
+        server=False,
+        rawtcp=False,
+        connection_strategy="lazy",
+        upstream_cert=False,
+        validate_inbound_headers=True,
+        normalize_outbound_headers=True,
+        http2=True,
+        websocket=True,
+        ssl_insecure=False,
+    )
+    return opts
+
+
+class Lifeline:
+    """The gateway's end of the line to its runner."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, descriptor: int) -> Lifeline:
+        """Take over an inherited descriptor of a stream socket."""
+        return cls(*await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor), limit=1 << 20))
+
+    async def config(self) -> Config:
+        """Wait for the runner's configuration."""
+        return Config.from_json(await self._reader.readline())
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """Send one line, or drop it when the runner does not listen."""
+        transport = self._writer.transport
+        if not transport.is_closing() and transport.get_write_buffer_size() < MAX_UNSENT_BYTES:
+            self._writer.write(json.dumps(event).encode() + b"\n")
+
+    async def ended(self) -> None:
+        """Wait until the runner has closed its side, or is gone."""
+        with suppress(ConnectionError):
+            while await self._reader.read(4096):
+                pass
+
+    async def say_goodbye(self, event: dict[str, Any]) -> None:
+        """Send the last line and wait until it is out. A runner that is gone does not mind."""
+        self.tell(event)
+        with suppress(ConnectionError, TimeoutError):
+            await asyncio.wait_for(self._writer.drain(), 2)
+            self._writer.close()
+            await asyncio.wait_for(self._writer.wait_closed(), 2)
+
+
+async def serve(descriptor: int) -> int:
+    """Be the gateway of one run; the exit status of the process."""
+    lifeline = await Lifeline.open(descriptor)
+    with asyncio_utils.install_exception_handler(_log_unhandled), asyncio_utils.set_eager_task_factory():
+        try:
+            gateway = Gateway(await lifeline.config(), lifeline.tell)
+            await gateway.open()
+        except ImpyardError as exc:
+            await lifeline.say_goodbye({"event": "failed", "error": exc.message, "hint": exc.hint})
+            return 1
+        ready = {"event": "ready", "policy": gateway.policy_hash, "ca": gateway.authority.fingerprint}
+        lifeline.tell({**ready, "pid": os.getpid()})
+        await lifeline.ended()
+        gateway.door.close()
+        await asyncio.sleep(0)  # let the ended flows write their outcomes
+        await lifeline.say_goodbye({"event": "closed", **gateway.totals()})
+    return 0
+
+
+async def serve_tcp(
+    config: Config, host: str, port: int, *, on_event: Callable[[dict[str, Any]], None], on_ready: Callable[[int], None]
+) -> None:
+    """Judge on a TCP address of this machine until cancelled. `on_ready` gets the port.
+
+    Raises ImpyardError when it must not start or the address is taken.
+    """
+    with asyncio_utils.install_exception_handler(_log_unhandled), asyncio_utils.set_eager_task_factory():
+        gateway = Gateway(config, on_event)
+        try:
+            taken = await gateway.door.listen_tcp(host, port)
+        except OSError as exc:
+            raise ImpyardError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+        on_ready(taken)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gateway.door.close()
+
+
+def _log_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    logger.error("unhandled in the event loop: %s", context.get("message"), exc_info=context.get("exception"))

@@ -1,0 +1,455 @@
+"""The judge as a mitmproxy addon: flow -> request -> judge -> record -> apply. It decides nothing itself.
+
+Every hook denies when it fails: mitmproxy logs an exception in a hook and lets the flow go on, so none may leave here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import hmac
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mitmproxy import http
+from mitmproxy.connection import Client, Server
+from mitmproxy.net.http.http1 import expected_http_body_size
+from mitmproxy.net.tls import starts_like_tls_record
+from mitmproxy.proxy import layer, server_hooks
+from mitmproxy.proxy.layers import ClientTLSLayer, modes
+from mitmproxy.proxy.layers.http import HTTPMode, HttpStream
+
+from impyard.addon import answers
+from impyard.addon.errors import LogUnwritable, PolicyError
+from impyard.addon.judge import CANARY_SUFFIX, Decision, Verdict, judge
+from impyard.addon.log import DecisionLog, OutcomeLog
+from impyard.addon.policy import Policy
+from impyard.addon.request import Request, canonical_host
+from impyard.addon.resolve import PrivateAddress, Resolver, Unresolvable
+from impyard.addon.stream import Destination, JudgedHttpLayer, Refusal, RefusedLayer, to_response
+from impyard.addon.wire import looks_like_http, request_from, strip_for_origin
+
+logger = logging.getLogger(__name__)
+
+# Bodies of unknown length, or longer than this, are passed on as they come; shorter ones in one piece: it is quicker.
+STREAM_OVER_BYTES = 64 * 1024
+# A tunnel in which the client says nothing for this long is closed and recorded: the protocol may be one in which the
+# server speaks first, and nothing but TLS and HTTP passes.
+SILENT_TUNNEL_S = 10.0
+NOTES = "impyard"
+
+
+class Policies(Protocol):
+    """Where the policy comes from, asked once per request."""
+
+    def current(self) -> Policy | PolicyError: ...
+
+
+@dataclass(slots=True)
+class Notes:
+    """What the judge remembers of one flow: its verdict, where it may go, how much went through."""
+
+    decision: Decision
+    request: Request
+    decision_id: str | None = None
+    destination: Destination | None = None
+    started: float = field(default_factory=time.monotonic)
+    uploaded: int = 0
+    downloaded: int = 0
+    closed: bool = False
+
+    @property
+    def max_body(self) -> int | None:
+        return self.decision.max_body
+
+
+def notes_of(flow: http.HTTPFlow) -> Notes | None:
+    """The judge's notes on a flow; None before its verdict."""
+    notes = flow.metadata.get(NOTES)
+    return notes if isinstance(notes, Notes) else None
+
+
+def fail_closed[**P](hook: Callable[P, Any]) -> Callable[P, Any]:
+    """Turn every exception of a hook into a denial of whatever the hook was about."""
+
+    @functools.wraps(hook)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+        try:
+            result = hook(*args, **kwargs)
+        except Exception as exc:  # noqa: BLE001  an exception is a denial
+            _deny_after(exc, args)
+            return None
+        return _awaited(result, args) if asyncio.iscoroutine(result) else result
+
+    async def _awaited(running: Coroutine[Any, Any, Any], args: tuple[Any, ...]) -> None:
+        try:
+            await running
+        except Exception as exc:  # noqa: BLE001  an exception is a denial
+            _deny_after(exc, args)
+
+    return guarded
+
+
+def _deny_after(exc: Exception, args: tuple[Any, ...]) -> None:
+    judge_addon, data = args
+    logger.error("the judge failed", exc_info=exc)
+    judge_addon.deny_after_error(data)
+
+
+class JudgeAddon:
+    """The hooks of one door.
+
+    policies: asked for each request. decisions, outcomes: the record. on_event: told of each denial and of a log that
+    cannot be written. secret: proves this gateway to its runner in the answer to a canary.
+    """
+
+    def __init__(
+        self,
+        policies: Policies,
+        decisions: DecisionLog,
+        outcomes: OutcomeLog,
+        *,
+        resolver: Resolver | None = None,
+        on_event: Callable[[dict[str, Any]], None] = lambda event: None,
+        secret: bytes = b"",
+    ) -> None:
+        self.policies = policies
+        self.decisions = decisions
+        self.outcomes = outcomes
+        self.resolver = resolver or Resolver()
+        self.on_event = on_event
+        self.secret = secret
+        self.allowed = 0
+        self.denied = 0
+        self.upstream_errors = 0
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self._undecided: dict[str, asyncio.TimerHandle] = {}
+
+    # -- connections and layers -------------------------------------------------------------------------------------
+
+    @fail_closed
+    def next_layer(self, next_layer: layer.NextLayer) -> None:
+        """Only TLS and HTTP come up; everything else is recorded and closed."""
+        context = next_layer.context
+        data = next_layer.data_client()
+        at_the_door = len(context.layers) == 1 and isinstance(context.layers[0], modes.HttpProxy)
+        in_tunnel = isinstance(context.layers[-1], HttpStream)
+        if in_tunnel and starts_like_tls_record(data):
+            self._decided(context.client)
+            context.server.tls = True  # what comes out of this TLS is https
+            next_layer.layer = ClientTLSLayer(context)
+            return
+        if context.client.alpn == b"h2" and not at_the_door and not in_tunnel:
+            plausible: bool | None = True
+        else:
+            plausible = looks_like_http(data)
+        if plausible is None:
+            return  # not enough bytes to tell
+        self._decided(context.client)
+        if plausible:
+            mode = HTTPMode.regular if at_the_door else HTTPMode.transparent
+            next_layer.layer = JudgedHttpLayer(context, mode, notes_of)
+            return
+        host, port = context.server.address or ("", 0)
+        self.refused(Refusal(context.client, host, port, "not-http", "Only HTTP and TLS may pass."))
+        next_layer.layer = RefusedLayer(context)
+
+    @fail_closed
+    def http_connect(self, flow: http.HTTPFlow) -> None:
+        """A tunnel is granted to any well-formed target: the verdict is given on the requests inside.
+
+        A refused CONNECT would hide its reason from most clients and make them try again.
+        """
+        try:
+            host = canonical_host(flow.request.host)
+            if not 0 < flow.request.port < 65536:
+                raise ValueError("port out of range")
+        except ValueError as exc:
+            refusal = Refusal(flow.client_conn, flow.request.host, flow.request.port, "malformed", str(exc), "CONNECT")
+            self.refused(refusal)
+            if refusal.answer is not None:
+                flow.response = to_response(refusal.answer)
+            else:
+                flow.kill()
+            return
+        flow.request.data.host = host
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(SILENT_TUNNEL_S, self._silent, flow.client_conn, host, flow.request.port)
+        self._undecided[flow.client_conn.id] = timer
+
+    def _decided(self, client: Client) -> None:
+        if timer := self._undecided.pop(client.id, None):
+            timer.cancel()
+
+    def _silent(self, client: Client, host: str, port: int) -> None:
+        self._undecided.pop(client.id, None)
+        self.refused(Refusal(client, host, port, "not-http", "The tunnel stayed silent; only HTTP and TLS may pass."))
+        self.drop(client)
+
+    def drop(self, client: Client) -> None:
+        """Close a client's connection from outside of its layers; the door fills this in."""
+
+    @fail_closed
+    def client_disconnected(self, client: Client) -> None:
+        self._decided(client)
+
+    @fail_closed
+    def server_connect(self, data: server_hooks.ServerConnectionHookData) -> None:
+        """Dial the checked address, and only for a judged request. The name stays for SNI and verification."""
+        destination = getattr(data.server, "destination", None)
+        if not isinstance(destination, Destination):
+            # Invariant: nothing is dialled before a verdict.
+            data.server.error = "no verdict for this connection"
+            return
+        data.server.address = destination.address
+
+    @fail_closed
+    def refused(self, refusal: Refusal) -> None:
+        """Record a refusal that has no flow, and make its answer."""
+        decision = Decision(Verdict.DENY, refusal.reason, rule=None, at=None, hint=refusal.hint)
+        request = Request(
+            method=refusal.method,
+            scheme="https" if refusal.client.tls else "http",
+            host=refusal.host,
+            port=refusal.port,
+            path=refusal.path.partition("?")[0],
+            query=refusal.path.partition("?")[2],
+        )
+        decision, decision_id = self._record(request, decision, "")
+        refusal.answer = answers.denial(decision, decision_id, host=refusal.host)
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    @fail_closed
+    def requestheaders(self, flow: http.HTTPFlow) -> Coroutine[Any, Any, None] | None:
+        """The verdict, before any byte of the body moves."""
+        request = request_from(flow, self._body_bytes(flow))
+        policy = self.policies.current()
+        if flow.error is not None:
+            hint = "A header or the framing of the body is not valid HTTP."
+            decision = Decision(Verdict.DENY, "malformed", rule=None, at=None, hint=hint)
+        else:
+            decision = judge(request, policy)
+        version = policy.hash if isinstance(policy, Policy) else ""
+        if decision.verdict is Verdict.DENY or decision.upstream is not None:
+            self._conclude(flow, request, decision, version, None)
+            return None
+        if address := self.resolver.remembered(request.host):
+            self._conclude(flow, request, decision, version, address)
+            return None
+        return self._look_up(flow, request, decision, version)
+
+    @staticmethod
+    def _body_bytes(flow: http.HTTPFlow) -> int | None:
+        # `stream` is how JudgedStream says that a body follows; a stock HttpStream leaves it False.
+        try:
+            size = expected_http_body_size(flow.request)
+        except ValueError:
+            return None
+        if size is None or size < 0:
+            return None if flow.request.stream or not flow.request.is_http2 else 0
+        return size
+
+    async def _look_up(self, flow: http.HTTPFlow, request: Request, decision: Decision, version: str) -> None:
+        # Only an allowed name is looked up: a question to a name server carries data too.
+        address = None
+        try:
+            address = await self.resolver.resolve(request.host)
+        except PrivateAddress:
+            hint = f"{request.host} leads to an address that is not public; the policy must name it as upstream."
+            decision = dataclasses.replace(decision, verdict=Verdict.DENY, reason="private-address", hint=hint)
+        except Unresolvable as exc:
+            self._conclude(flow, request, decision, version, None, failure=str(exc))
+            return
+        self._conclude(flow, request, decision, version, address)
+
+    def _conclude(
+        self,
+        flow: http.HTTPFlow,
+        request: Request,
+        decision: Decision,
+        version: str,
+        address: str | None,
+        failure: str | None = None,
+    ) -> None:
+        """Record the verdict, then apply it. `failure`: allowed, yet there is nowhere to go."""
+        decision, decision_id = self._record(request, decision, version)
+        notes = Notes(decision, request, decision_id)
+        flow.metadata[NOTES] = notes
+        if decision.verdict is Verdict.DENY:
+            self._answer(
+                flow,
+                answers.denial(
+                    decision,
+                    decision_id,
+                    host=request.host,
+                    user_agent=flow.request.headers.get("user-agent", ""),
+                    proof=self._proof(decision, request.host),
+                ),
+            )
+        elif failure is not None:
+            self._answer(flow, answers.upstream_failure(failure, host=request.host, decision_id=decision_id))
+            self._close(notes, 502, failure)
+        else:
+            self._let_go(flow, notes, address)
+
+    def _let_go(self, flow: http.HTTPFlow, notes: Notes, address: str | None) -> None:
+        request, upstream = notes.request, notes.decision.upstream
+        if upstream is not None:
+            tls, dialled = upstream.scheme == "https", (upstream.host, upstream.port)
+        else:
+            assert address is not None
+            tls, dialled = request.scheme == "https", (address, request.port)
+        notes.destination = Destination(request.host, request.port, tls, upstream, dialled)
+        strip_for_origin(flow.request)
+        flow.request.stream = request.body_bytes is None or request.body_bytes > STREAM_OVER_BYTES
+
+    def _answer(self, flow: http.HTTPFlow, answer: answers.Answer) -> None:
+        flow.request.stream = False
+        flow.request.headers.pop("expect", None)  # else the core would ask for the body first
+        flow.response = to_response(answer)
+
+    def _proof(self, decision: Decision, host: str) -> str:
+        if decision.reason != "canary" or not self.secret:
+            return ""
+        return hmac.new(self.secret, host.removesuffix(CANARY_SUFFIX).encode(), "sha256").hexdigest()
+
+    def _record(self, request: Request, decision: Decision, version: str) -> tuple[Decision, str | None]:
+        """Write the decision; what cannot be written is denied. Returns what counts, and its id."""
+        try:
+            recorded = self.decisions.write(decision, request, version)
+        except LogUnwritable as exc:
+            self.on_event({"event": "log-unwritable", "error": exc.message})
+            hint = "The decision could not be recorded, and nothing passes unrecorded."
+            decision = dataclasses.replace(decision, verdict=Verdict.DENY, reason="log-unwritable", hint=hint)
+            recorded = None
+        if decision.verdict is Verdict.ALLOW:
+            self.allowed += 1
+        else:
+            self.denied += 1
+            if decision.reason != "canary":
+                self.on_event(
+                    {
+                        "event": "denied",
+                        "id": recorded.id if recorded else None,
+                        "method": request.method,
+                        "host": request.host,
+                        "port": request.port,
+                        "path": request.path,
+                        "reason": decision.reason,
+                        "at": decision.at,
+                    }
+                )
+        return decision, recorded.id if recorded else None
+
+    # -- answers and ends -------------------------------------------------------------------------------------------
+
+    @fail_closed
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        notes, response = notes_of(flow), flow.response
+        if notes is None or response is None:
+            raise RuntimeError("an answer without a verdict")
+        if notes.destination is None:
+            return  # our own answer
+        if response.status_code == 101 and not notes.request.upgrade:
+            self._close(notes, 101, "the origin switched protocols unasked")
+            flow.kill()
+            return
+        size = expected_http_body_size(flow.request, response)
+        if size is None or size < 0 or size > STREAM_OVER_BYTES:
+            response.stream = functools.partial(_count_down, notes)
+
+    @fail_closed
+    def response(self, flow: http.HTTPFlow) -> None:
+        notes, response = notes_of(flow), flow.response
+        if notes is None or notes.destination is None or response is None or flow.websocket is not None:
+            return
+        if not notes.uploaded:
+            notes.uploaded = len(flow.request.raw_content or b"")
+        if not response.stream:
+            notes.downloaded = len(response.raw_content or b"")
+        self._close(notes, response.status_code, None)
+
+    @fail_closed
+    def error(self, flow: http.HTTPFlow) -> None:
+        notes = notes_of(flow)
+        if notes is not None and notes.destination is not None:
+            status = flow.response.status_code if flow.response else None
+            self._close(notes, status, flow.error.msg if flow.error else "unknown")
+
+    @fail_closed
+    def websocket_message(self, flow: http.HTTPFlow) -> None:
+        notes = notes_of(flow)
+        if notes is None or flow.websocket is None:
+            raise RuntimeError("a WebSocket without a verdict")
+        message = flow.websocket.messages[-1]
+        if message.from_client:
+            notes.uploaded += len(message.content)
+            if notes.max_body is not None and notes.uploaded > notes.max_body:
+                message.drop()
+                self._close(notes, 101, f"the messages grew over max_body of {notes.max_body} bytes")
+                self.drop(flow.client_conn)
+        else:
+            notes.downloaded += len(message.content)
+        flow.websocket.messages.clear()  # the core would keep every message until the end
+
+    @fail_closed
+    def websocket_end(self, flow: http.HTTPFlow) -> None:
+        notes = notes_of(flow)
+        if notes is not None:
+            self._close(notes, 101, None)
+
+    def _close(self, notes: Notes, status: int | None, error: str | None) -> None:
+        """One outcome line per forwarded request."""
+        if notes.closed or notes.decision_id is None:
+            return
+        notes.closed = True
+        self.bytes_up += notes.uploaded
+        self.bytes_down += notes.downloaded
+        self.upstream_errors += error is not None
+        ms = round((time.monotonic() - notes.started) * 1000, 1)
+        self.outcomes.write(notes.decision_id, status, notes.uploaded, notes.downloaded, ms, error)
+
+    # -- failure ----------------------------------------------------------------------------------------------------
+
+    def deny_after_error(self, data: Any) -> None:
+        """Deny whatever a hook failed on. Nothing in here may depend on what just failed, so it stays plain."""
+        if isinstance(data, http.HTTPFlow):
+            self._deny_flow_after_error(data)
+        elif isinstance(data, server_hooks.ServerConnectionHookData):
+            data.server.error = "the judge failed"
+        elif isinstance(data, layer.NextLayer):
+            data.layer = RefusedLayer(data.context)
+        elif isinstance(data, Client | Server):
+            data.error = "the judge failed"
+
+    def _deny_flow_after_error(self, flow: http.HTTPFlow) -> None:
+        notes = notes_of(flow)
+        if notes is not None or flow.response is not None:
+            # A verdict was given already; what came after it failed.
+            if notes is not None:
+                self._close(notes, None, "the judge failed")
+            flow.kill()
+            return
+        decision = Decision(
+            Verdict.DENY, "judge-error", rule=None, at=None, hint="The judge failed on this request, so it is denied."
+        )
+        host = str(flow.request.data.host)
+        request = Request(method=str(flow.request.method), scheme="http", host=host, port=0, path="", query="")
+        try:
+            decision, decision_id = self._record(request, decision, "")
+        except Exception as exc:
+            logger.error("the denial could not be recorded", exc_info=exc)
+            decision_id = None
+        flow.metadata[NOTES] = Notes(decision, request, decision_id)
+        self._answer(flow, answers.denial(decision, decision_id, host=host))
+
+
+def _count_down(notes: Notes, chunk: bytes) -> bytes:
+    notes.downloaded += len(chunk)
+    return chunk

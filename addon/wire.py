@@ -1,0 +1,108 @@
+"""Between mitmproxy's request and ours: reading one into the judge's value, and cleaning it for the origin."""
+
+from __future__ import annotations
+
+import re
+
+from mitmproxy import http
+
+from impyard.addon.request import Request, canonical_host
+
+# RFC 9110, 7.6.1 and 11.7: what concerns only the hop to us. `transfer-encoding` stays: the framing is made from it.
+_HOP_BY_HOP = ("proxy-connection", "proxy-authorization", "proxy-authenticate", "keep-alive", "trailer")
+# Headers by which a client asks some origins to take the request for another one than was judged.
+_OVERRIDES = (
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+    "x-original-url",
+    "x-original-host",
+    "x-rewrite-url",
+    "x-override-url",
+    "x-host",
+    "x-forwarded-host",
+    "x-forwarded-server",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-forwarded-prefix",
+    "x-forwarded-path",
+    "forwarded",
+)
+_STRIPPED = frozenset(name.encode() for name in (*_HOP_BY_HOP, *_OVERRIDES))
+# Never removed because `Connection` names them: without them the request would mean something else.
+_KEPT = frozenset((b"host", b"content-length", b"transfer-encoding", b"content-type", b"authorization", b"cookie"))
+
+_REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32} [^\s]{1,65536} HTTP/[0-9]")
+_BEGUN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}(?: [^\s]*(?: (?:H|HT|HTT|HTTP|HTTP/|HTTP/[0-9][^\n]*)?)?)?\Z")
+
+
+def looks_like_http(data: bytes) -> bool | None:
+    """Whether a connection begins with an HTTP/1 request line; None while that is still open."""
+    if _REQUEST_LINE.match(data):
+        return True
+    if not data or (len(data) < 65536 and not data.startswith(b"SSH-") and _BEGUN.match(data)):
+        return None
+    return False
+
+
+def request_from(flow: http.HTTPFlow, body_bytes: int | None) -> Request:
+    """What the judge sees of a flow. The host is the one that the gateway would connect to.
+
+    All that claims to name the host is gathered into `host_header`; claims that differ are joined, which no host can
+    equal. Host names that are none are handed on as they are: the judge refuses them.
+    """
+    data = flow.request.data
+    try:
+        host = canonical_host(data.host)
+    except ValueError:
+        host = data.host
+    target = data.path.decode("latin-1")
+    path, _, query = target.partition("?")
+    fields = data.headers.fields
+    claims = [value.decode("latin-1") for name, value in fields if name.lower() == b"host"]
+    if data.authority:
+        claims.append(data.authority.decode("latin-1"))
+    scheme = data.scheme.decode("latin-1")
+    if scheme == "https" and not flow.client_conn.tls:
+        # An https URL sent in the clear asks the gateway to do TLS for it: the origin would be reached in a way that
+        # the box did not ask for. A claim that nothing can equal refuses it.
+        claims.append("https URL outside of TLS")
+    return Request(
+        method=data.method.decode("latin-1"),
+        scheme=scheme,
+        host=host,
+        port=data.port,
+        path=path,
+        query=query,
+        http=data.http_version.decode("latin-1").removeprefix("HTTP/"),
+        headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields),
+        body_bytes=body_bytes,
+        host_header=", ".join(dict.fromkeys(claims)) if claims else None,
+        sni=flow.client_conn.sni,
+        upgrade=flow.request.headers.get("upgrade", ""),
+    )
+
+
+def strip_for_origin(request: http.Request) -> None:
+    """Take from an allowed request what must not reach the origin, and give it the one form that was judged.
+
+    The target is sent in origin form; a WebSocket handshake keeps its upgrade, any other wish to upgrade is dropped.
+    """
+    if not request.is_http2:
+        request.data.authority = b""
+    websocket = request.headers.get("upgrade", "").lower() == "websocket"
+    nominated = {
+        token.strip().lower().encode("latin-1", "replace")
+        for value in request.headers.get_all("connection")
+        for token in value.split(",")
+    }
+    doomed = (_STRIPPED | nominated) - _KEPT
+    if websocket:
+        doomed -= {b"upgrade"}
+    else:
+        doomed |= {b"upgrade", b"http2-settings"}
+    if not request.is_http2 or request.headers.get("te", "").strip().lower() != "trailers":
+        doomed |= {b"te"}  # over HTTP/2 gRPC insists on it
+    fields = request.data.headers.fields
+    if any(name.lower() in doomed for name, _ in fields):
+        request.data.headers.fields = tuple(pair for pair in fields if pair[0].lower() not in doomed)

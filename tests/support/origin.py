@@ -1,0 +1,209 @@
+"""An origin that remembers everything: connections, request heads as bytes, bodies. HTTP/1.1, plain or TLS."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@dataclass
+class Seen:
+    """One request as it arrived. body_bytes counts; body_start holds at most 64 KiB."""
+
+    head: bytes
+    body_bytes: int = 0
+    body_start: bytes = b""
+    digest: str = ""
+    at: float = field(default_factory=time.time)
+
+    @property
+    def target(self) -> str:
+        return self.head.split(b" ", 2)[1].decode()
+
+    @property
+    def method(self) -> str:
+        return self.head.split(b" ", 1)[0].decode()
+
+    def header(self, name: str) -> list[str]:
+        lines = self.head.decode("latin-1").split("\r\n")[1:]
+        return [value.strip() for key, _, value in (line.partition(":") for line in lines) if key.lower() == name]
+
+
+class Origin:
+    """A threaded server on loopback. Paths choose the answer: see `_answer`."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port = self._socket.getsockname()[1]
+        self.connections = 0
+        self.seen: list[Seen] = []
+        self.release = threading.Event()
+        self.on_request: Callable[[Seen], None] = lambda seen: None
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def clear(self) -> None:
+        self.connections = 0
+        self.seen.clear()
+        self.release.clear()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            with connection, connection.makefile("rb") as reader:
+                while self._one(connection, reader):
+                    pass
+        except OSError:
+            return
+
+    def _one(self, connection: socket.socket, reader) -> bool:  # type: ignore[no-untyped-def]  # BufferedReader or SSL's
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            line = reader.readline(1 << 20)
+            if not line:
+                return False
+            head += line
+        seen = Seen(head)
+        self.seen.append(seen)
+        self.on_request(seen)
+        if seen.target.startswith("/early"):
+            connection.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 5\r\n\r\nenough"[:-1])
+            time.sleep(float(seen.target.rpartition("=")[2] or 0) if "=" in seen.target else 0.0)
+            return False
+        self._body(seen, reader)
+        return self._answer(connection, seen)
+
+    def _body(self, seen: Seen, reader) -> None:  # type: ignore[no-untyped-def]  # as above
+        digest = hashlib.sha256()
+
+        def take(data: bytes) -> None:
+            seen.body_bytes += len(data)
+            digest.update(data)
+            if len(seen.body_start) < 65536:
+                seen.body_start += data[: 65536 - len(seen.body_start)]
+
+        if "chunked" in "".join(seen.header("transfer-encoding")):
+            while size := int(reader.readline().split(b";")[0], 16):
+                take(reader.read(size))
+                reader.readline()
+            while reader.readline() not in (b"\r\n", b""):
+                pass
+        elif lengths := seen.header("content-length"):
+            left = int(lengths[0])
+            while left and (data := reader.read(min(left, 1 << 16))):
+                left -= len(data)
+                take(data)
+        seen.digest = digest.hexdigest()
+
+    def _answer(self, connection: socket.socket, seen: Seen) -> bool:
+        path, _, argument = seen.target.partition("=")
+        send = connection.sendall
+        if path.startswith("/pub/sse"):
+            send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+            send(_chunk(b"data: one\n\n"))
+            self.release.wait(10)
+            send(_chunk(b"data: two\n\n") + b"0\r\n\r\n")
+        elif path.startswith("/pub/big"):
+            left = int(argument)
+            send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % left)
+            block = bytes(1 << 16)
+            while left:
+                left -= min(left, len(block))
+                send(block if left else block[: int(argument) % len(block) or len(block)])
+        elif path.startswith("/pub/switch"):
+            send(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: foo\r\n\r\nraw bytes")
+            time.sleep(0.5)
+        elif path.startswith("/pub/garbage"):
+            send(b"this is no HTTP\r\n\r\n")
+            return False
+        elif path.startswith("/pub/trailers"):
+            send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + _chunk(b"body") + b"0\r\nx-late: 1\r\n\r\n")
+        elif path.startswith("/pub/cut"):
+            send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+            return False
+        elif path.startswith("/pub/empty"):
+            send(b"HTTP/1.1 204 No Content\r\n\r\n")
+        elif path.startswith("/pub/redirect"):
+            send(b"HTTP/1.1 302 Found\r\nlocation: https://b.test/x\r\ncontent-length: 0\r\n\r\n")
+        else:
+            body = b"" if seen.method == "HEAD" else b"hello from the origin\n"
+            send(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 22\r\n\r\n" + body)
+        return True
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+class Pki:
+    """A throw-away authority for origins, and contexts for names signed by it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._dir = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._cert = self._sign("test origin CA", self._key, ca=True)
+        self.ca_path = directory / "origin-ca.pem"
+        self.ca_path.write_bytes(self._cert.public_bytes(serialization.Encoding.PEM))
+
+    def context(self, *names: str) -> ssl.SSLContext:
+        """A server context whose certificate holds `names`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        cert = self._sign(names[0], key, names=names)
+        path = self._dir / f"{names[0]}.pem"
+        path.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+            + cert.public_bytes(serialization.Encoding.PEM)
+        )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(path)
+        return context
+
+    def _sign(
+        self, common: str, key: ec.EllipticCurvePrivateKey, *, names: tuple[str, ...] = (), ca: bool = False
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(subject if ca else self._cert.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=30))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        )
+        if names:
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False
+            )
+        return builder.sign(self._key, hashes.SHA256())

@@ -1,0 +1,103 @@
+"""Names lead only to public addresses, are asked for once, and one bad answer spoils all."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from impyard.addon.resolve import MAX_NAMES, TTL_S, PrivateAddress, Resolver, Unresolvable, is_public
+
+PUBLIC = ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "1.1.1.1"]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_public_addresses(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "127.255.255.254", "0.0.0.0", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1",
+        "169.254.169.254", "100.64.0.1", "100.100.100.200", "198.18.0.1", "198.51.100.1", "203.0.113.1", "192.0.2.1",
+        "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255",
+        "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "ff02::1", "2001:db8::1",
+        "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:93.184.216.34", "::127.0.0.1", "::93.184.216.34",
+        "64:ff9b::7f00:1", "64:ff9b::5db8:d822", "64:ff9b:1::1", "2002:7f00:1::", "2002:5db8:d822::",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+        "2130706433", "0x7f.1", "127.1", "localhost", "",
+    ],
+)  # fmt: skip
+def test_everything_else_is_not(address: str) -> None:
+    assert not is_public(address)
+
+
+class Names:
+    """A table of names that counts the questions."""
+
+    def __init__(self, table: dict[str, list[str]]) -> None:
+        self.table = table
+        self.asked: list[str] = []
+
+    async def __call__(self, host: str) -> list[str]:
+        self.asked.append(host)
+        if host not in self.table:
+            raise OSError("no such name")
+        return self.table[host]
+
+
+def resolve(resolver: Resolver, host: str) -> str:
+    return asyncio.run(resolver.resolve(host))
+
+
+def test_the_first_answer_is_dialled_and_asked_for_once() -> None:
+    names = Names({"a.test": PUBLIC})
+    resolver = Resolver(names)
+    assert [resolve(resolver, "a.test"), resolve(resolver, "a.test")] == [PUBLIC[0], PUBLIC[0]]
+    assert names.asked == ["a.test"]
+
+
+def test_a_name_is_asked_for_again_after_its_time() -> None:
+    names = Names({"a.test": [PUBLIC[0]]})
+    now = [0.0]
+    resolver = Resolver(names, clock=lambda: now[0])
+    resolve(resolver, "a.test")
+    names.table["a.test"] = ["127.0.0.1"]
+    assert resolver.remembered("a.test") == PUBLIC[0]
+    now[0] = TTL_S + 1
+    assert resolver.remembered("a.test") is None
+    with pytest.raises(PrivateAddress):
+        resolve(resolver, "a.test")
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_one_private_answer_refuses_the_name(position: int) -> None:
+    answers = [*PUBLIC[:2]]
+    answers.insert(position, "10.0.0.1")
+    with pytest.raises(PrivateAddress):
+        resolve(Resolver(Names({"a.test": answers})), "a.test")
+
+
+def test_an_address_literal_is_checked_without_a_question() -> None:
+    names = Names({})
+    assert resolve(Resolver(names), PUBLIC[0]) == PUBLIC[0]
+    with pytest.raises(PrivateAddress):
+        resolve(Resolver(names), "[::1]")
+    assert names.asked == []
+
+
+def test_no_answer_is_not_a_private_one() -> None:
+    with pytest.raises(Unresolvable):
+        resolve(Resolver(Names({})), "a.test")
+    with pytest.raises(Unresolvable):
+        resolve(Resolver(Names({"a.test": []})), "a.test")
+
+
+def test_the_memory_of_names_is_bounded() -> None:
+    names = Names({f"h{n}.test": [PUBLIC[0]] for n in range(MAX_NAMES + 10)})
+    resolver = Resolver(names)
+    for host in names.table:
+        resolve(resolver, host)
+    assert resolver.remembered("h0.test") is None
+    assert resolver.remembered(f"h{MAX_NAMES}.test") == PUBLIC[0]
