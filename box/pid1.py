@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from impyard.box.guard import protect_process_1
 from impyard.box.loop import READ, Loop
 
 CEILING, REFUSED, GATEWAY_LOST = 124, 125, 126
@@ -136,12 +137,13 @@ class Warden:
             os._exit(REFUSED)
 
     def become_agent(self) -> None:
-        """Give a child the standing that the agent has."""
+        """Give a child the standing that the agent has. Raises OSError when it cannot be had."""
         _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._agent_files, hard))
         set_dumpable(1)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write(str(AGENT_OOM_SCORE))
+        protect_process_1()
 
     def _execute(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdin: str | None, writer: int
@@ -151,8 +153,9 @@ class Warden:
             os.dup2(os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
             doing = f"enter {cwd}"
             os.chdir(cwd)
-            self.become_agent()
             os.umask(0o022)
+            doing = "take the agent's standing"
+            self.become_agent()
             doing = f"execute {argv[0]}"
             os.execvpe(argv[0], list(argv), dict(env))
         except OSError as exc:

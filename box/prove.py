@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import signal
 import socket
 import struct
@@ -47,7 +48,7 @@ def claims(facts: Facts) -> list[Probe]:
         ("UDP over IPv6", "no route", lambda: send("2001:db8::1", 443)),
         ("TXT question by DNS", "not implemented", lambda: question(host, 16)),
         ("AAAA question by DNS", "no data", lambda: question(host, 28)),
-        ("other ports of a name", "refused", lambda: ports(resolve(host), (22, 25, 8443))),
+        ("other ports of a name", "Connection refused", lambda: ports(resolve(host), (22, 25, 8443))),
         ("raw socket", REFUSED, lambda: make_socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)),
         ("packet socket", REFUSED, lambda: make_socket(socket.AF_PACKET, socket.SOCK_RAW, 0)),
         ("new user namespace", REFUSED, lambda: call("unshare", CLONE_NEWUSER)),
@@ -125,9 +126,10 @@ def make_socket(family: int, kind: int, protocol: int) -> str:
 def call(name: str, *arguments: Any) -> str:
     """What the kernel says to a call of the C library, made in a child that ends with it."""
     libc: Any = ctypes.CDLL(None, use_errno=True)
+    function = getattr(libc, name)
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if getattr(libc, name)(*arguments) == 0 else ctypes.get_errno() or 255)
+        os._exit(0 if function(*arguments) == 0 else ctypes.get_errno() or 255)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code == 0:
         return "done"
@@ -169,9 +171,11 @@ def slow_first() -> str:
     done = []
     for name, attempt in (
         ("priority", lambda: os.setpriority(os.PRIO_PROCESS, 1, 19)),
+        ("priority of its group", lambda: os.setpriority(os.PRIO_PGRP, 1, 19)),
         ("priority of the user", lambda: os.setpriority(os.PRIO_USER, os.getuid(), 19)),
         ("scheduler", lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))),
         ("processors", lambda: os.sched_setaffinity(1, {min(os.sched_getaffinity(0))})),
+        ("limits", lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (16, 16))),
     ):
         try:
             attempt()
