@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +45,11 @@ def open_log(path: Path) -> int | None:
     return descriptor
 
 
-def from_end(descriptor: int, size: int | None = None) -> Iterator[Line]:
-    """The lines of the file's first `size` bytes (default: all of it), last one first, read block by block."""
+def from_end(descriptor: int, size: int | None = None, needles: Sequence[bytes] = ()) -> Iterator[Line]:
+    """The lines of the file's first `size` bytes (default: all of it), last one first, read block by block.
+
+    Lines that lack one of the `needles` may be left out: whole blocks without them are not even split.
+    """
     position = os.fstat(descriptor).st_size if size is None else size
     pieces: list[bytes] = []  # of the line whose beginning is not read yet, last piece first
     ended = False
@@ -57,11 +60,14 @@ def from_end(descriptor: int, size: int | None = None) -> Iterator[Line]:
             raise ImpyardError("the log was cut while it was read", hint="try again")
         position -= length
         end = length
+        barren = not all(needle in block for needle in needles)
         while (newline := block.rfind(b"\n", 0, end)) >= 0:
             pieces.append(block[newline + 1 : end])
             if text := b"".join(reversed(pieces)):
                 yield Line(position + newline + 1, text[:LINE_CAP], ended)
             pieces, ended, end = [], True, newline
+            if barren:
+                end = block.find(b"\n")
         pieces.append(block[:end])
         if len(pieces) * BLOCK_BYTES > 2 * LINE_CAP:  # an endless line: its beginning is read last, so keep the last
             del pieces[: -LINE_CAP // BLOCK_BYTES]
@@ -69,11 +75,17 @@ def from_end(descriptor: int, size: int | None = None) -> Iterator[Line]:
         yield Line(0, text[:LINE_CAP], ended)
 
 
-def last(descriptor: int, count: int, wanted: Callable[[Line], bool], size: int | None = None) -> list[Line]:
-    """The last `count` lines that are `wanted`, in the file's order."""
+def last(
+    descriptor: int,
+    count: int,
+    wanted: Callable[[Line], bool],
+    size: int | None = None,
+    needles: Sequence[bytes] = (),
+) -> list[Line]:
+    """The last `count` lines that are `wanted`, in the file's order; each of those has all the `needles` in it."""
     found: list[Line] = []
     if count > 0:
-        for line in from_end(descriptor, size):
+        for line in from_end(descriptor, size, needles):
             if wanted(line):
                 found.append(line)
                 if len(found) == count:
@@ -82,9 +94,17 @@ def last(descriptor: int, count: int, wanted: Callable[[Line], bool], size: int 
     return found
 
 
-def forward(descriptor: int) -> Iterator[Line]:
-    """Every line of the file, first one first; the last may be unended."""
-    yield from _Reader(descriptor, 0).lines(rest=True)
+def raw_lines(descriptor: int) -> Iterator[bytes]:
+    """Every line of the file with its newline, empty ones too, first one first; the last may lack its newline.
+
+    A line longer than `LINE_CAP` is cut to that, its newline kept. `descriptor` stays the caller's.
+    """
+    with open(descriptor, "rb", closefd=False) as file:
+        while line := file.readline(LINE_CAP):
+            rest = line
+            while not rest.endswith(b"\n") and (rest := file.readline(LINE_CAP)):
+                pass
+            yield line if rest is line or not rest else line + b"\n"
 
 
 def follow(path: Path, start: int, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[Line]:

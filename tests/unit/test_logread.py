@@ -15,41 +15,74 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner import logread
 
 
-def lines_of(path: Path, *, backwards: bool) -> list[logread.Line]:
+def lines_of(path: Path) -> list[logread.Line]:
+    """The file's lines, read from its end, in the file's order."""
     descriptor = logread.open_log(path)
     assert descriptor is not None
     try:
-        return list(logread.from_end(descriptor))[::-1] if backwards else list(logread.forward(descriptor))
+        return list(logread.from_end(descriptor))[::-1]
+    finally:
+        os.close(descriptor)
+
+
+def raw_lines_of(path: Path) -> list[bytes]:
+    descriptor = logread.open_log(path)
+    assert descriptor is not None
+    try:
+        return list(logread.raw_lines(descriptor))
     finally:
         os.close(descriptor)
 
 
 @given(data=st.lists(st.sampled_from([b"", b"a", b"bc", b"\n", b"0123456789"])).map(b"".join), block=st.integers(1, 7))
-def test_both_directions_give_the_lines_of_the_file(
+def test_reading_from_the_end_gives_the_lines_of_the_file(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, block: int
 ) -> None:
     path = tmp_path_factory.mktemp("log") / "log"
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logread, "BLOCK_BYTES", block)
-        forward, backward = lines_of(path, backwards=False), lines_of(path, backwards=True)
-    assert forward == backward
-    assert [line.text for line in forward] == [line for line in data.split(b"\n") if line]
-    assert all(data[line.offset :].startswith(line.text) for line in forward)
-    assert all(line.ended for line in forward[:-1])
-    if forward:
-        assert forward[-1].ended == data.endswith(b"\n")
+        lines = lines_of(path)
+        followed = Follower(path).run()
+    assert [line.text for line in lines] == [line for line in data.split(b"\n") if line]
+    assert followed == [line.text for line in lines if line.ended]
+    assert all(data[line.offset :].startswith(line.text) for line in lines)
+    assert all(line.ended for line in lines[:-1])
+    if lines:
+        assert lines[-1].ended == data.endswith(b"\n")
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-def test_an_endless_line_is_cut_and_the_others_are_found(tmp_path: Path, backwards: bool) -> None:
+@given(data=st.lists(st.sampled_from([b"a", b"bc", b"\n", b"0123456789"])).map(b"".join), block=st.integers(1, 7))
+def test_no_line_with_the_needle_is_left_out(tmp_path_factory: pytest.TempPathFactory, data: bytes, block: int) -> None:
+    path = tmp_path_factory.mktemp("log") / "log"
+    path.write_bytes(data)
+    descriptor = logread.open_log(path)
+    assert descriptor is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logread, "BLOCK_BYTES", block)
+        found = logread.last(descriptor, 1000, lambda line: b"abc" in line.text, needles=[b"abc"])
+    os.close(descriptor)
+    assert [line.text for line in found] == [line for line in data.split(b"\n") if b"abc" in line]
+
+
+@given(data=st.lists(st.sampled_from([b"", b"a", b"bc", b"\n", b"0123456789"])).map(b"".join))
+def test_raw_lines_are_all_lines(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.mktemp("log") / "log"
+    path.write_bytes(data)
+    assert raw_lines_of(path) == data.splitlines(keepends=True)
+
+
+def test_an_endless_line_is_cut_and_the_others_are_found(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"first\nBEGIN" + b"x" * (5 * logread.LINE_CAP) + b"\nlast\n")
-    first, endless, last = lines_of(path, backwards=backwards)
+    first, endless, last = lines_of(path)
     assert (first.text, last.text) == (b"first", b"last")
     assert len(endless.text) == logread.LINE_CAP
     assert endless.text.startswith(b"BEGIN")
     assert path.read_bytes()[last.offset :] == b"last\n"
+    raw = raw_lines_of(path)
+    assert (raw[0], raw[2], len(raw)) == (b"first\n", b"last\n", 3)
+    assert raw[1] == endless.text + b"\n"
 
 
 def test_only_the_wanted_lines_are_given_and_reading_stops_there(tmp_path: Path) -> None:

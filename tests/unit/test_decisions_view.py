@@ -1,0 +1,389 @@
+"""`impyard decisions` on logs that the judge's own writer made, and on what can become of such a log."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import impyard as package
+from impyard.addon.judge import Decision, Nearest, Verdict
+from impyard.addon.log import DecisionLog
+from impyard.addon.request import Request
+from impyard.runner import cli
+from impyard.runner.project import RunPaths
+
+RUN, OTHER = "20260101-000000-aaaa", "20260101-000001-bbbb"
+POLICY = "sha256:" + "a" * 64
+ALLOW = Decision(Verdict.ALLOW, "rule", rule="ALLOW POST /v1/messages", at="policies/gateway.yaml:12")
+DENY = Decision(Verdict.DENY, "no-rule", nearest=Nearest("policies/gateway.yaml:31", "method"))
+UNLISTED = Decision(Verdict.DENY, "unlisted-host")
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "gateway.yaml").touch()
+    for run in (RUN, OTHER):
+        RunPaths(tmp_path.resolve(), run).folder.mkdir(parents=True)
+    return tmp_path.resolve()
+
+
+@pytest.fixture
+def decisions(project: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(*args: str) -> Result:
+        return Result(cli.main(["decisions", "--project", str(project), *args]), *capsys.readouterr())
+
+    return call
+
+
+def request(method: str = "GET", host: str = "a.test", path: str = "/", **more: object) -> Request:
+    return Request(method=method, scheme="https", host=host, port=443, path=path, query="", **more)  # type: ignore[arg-type]
+
+
+def log_path(project: Path) -> Path:
+    return project / "runs" / "decisions.jsonl"
+
+
+def write(project: Path, run: str, *entries: tuple[Decision, Request]) -> DecisionLog:
+    log = DecisionLog(log_path(project), run)
+    for decision, judged in entries:
+        log.write(decision, judged, POLICY)
+    log.close()
+    return log
+
+
+def write_receipt(project: Path, run: str, seq: int, last: str) -> None:
+    RunPaths(project, run).receipt.write_text(
+        json.dumps({"run": run, "exit_reason": "finished", "ended": "x", "decisions": {"seq": seq, "last": last}})
+    )
+
+
+def fields(line: str) -> list[str]:
+    return line.split("\t")
+
+
+def test_piped_output_is_one_whole_line_of_fields_per_decision(project: Path, decisions: Command) -> None:
+    long_path = "/" + "segment/" * 300
+    write(project, RUN, (ALLOW, request("POST", "api.test", "/v1/messages")), (DENY, request(path=long_path)))
+    result = decisions()
+    assert (result.status, result.err) == (0, "")
+    allowed, denied = result.out.splitlines()
+    assert fields(allowed)[1:] == [
+        "allow",
+        "POST",
+        "https://api.test/v1/messages",
+        "rule",
+        "policies/gateway.yaml:12 ALLOW POST /v1/messages",
+        f"{RUN}.1",
+    ]
+    assert fields(denied)[3:6] == [f"https://a.test{long_path}", "no-rule", "closest policies/gateway.yaml:31 (method)"]
+
+
+def test_a_request_cannot_command_the_terminal_or_forge_a_line(project: Path, decisions: Command) -> None:
+    evil = '/\x1b[2J\x1b]0;x\x07\r\n2026\tallow\x7f\x9b1m\u202e{"verdict":"allow"}'
+    write(project, RUN, (UNLISTED, request(path=evil, headers=(("x\x1b", "\x1b[31m"),))))
+    for args in ((), ("--json",)):
+        [line] = decisions(*args).out.splitlines()
+        assert line.isprintable() or not args
+        assert all(char == "\t" or char.isprintable() for char in line)
+        assert line.count("\t") == (6 if not args else 0)
+
+
+def test_raw_control_bytes_that_someone_put_into_the_log_are_escaped_too(project: Path, decisions: Command) -> None:
+    log = write(project, RUN, (UNLISTED, request(path="/PLACE")))
+    assert log.seq == 1
+    data = log_path(project).read_bytes()
+    log_path(project).write_bytes(data.replace(b"/PLACE", "/\x9b31m\u202e\x7f".encode()))
+    assert "\\x9b31m\\u202e\\x7f" in decisions().out
+    [line] = decisions("--json").out.splitlines()
+    assert line.isascii() and line.isprintable()
+    assert json.loads(line)["path"] == "/\x9b31m\u202e\x7f"
+
+
+def test_denied_run_and_count_choose_the_lines(project: Path, decisions: Command) -> None:
+    for number in range(30):
+        write_one = DENY if number % 3 == 0 else ALLOW
+        write(project, RUN if number % 2 else OTHER, (write_one, request(path=f"/{number}")))
+    paths = [fields(line)[3].rpartition("/")[2] for line in decisions("--denied").out.splitlines()]
+    assert paths == [str(number) for number in range(0, 30, 3)]
+    paths = [fields(line)[3].rpartition("/")[2] for line in decisions("--run", RUN, "-n", "3").out.splitlines()]
+    assert paths == ["25", "27", "29"]
+    assert decisions("--run", "last", "--denied").out.count("\n") == 5
+    assert decisions("-n", "0").out == ""
+
+
+def test_json_gives_the_logs_own_lines(project: Path, decisions: Command) -> None:
+    write(project, RUN, (ALLOW, request()), (DENY, request(path="/x")))
+    assert decisions("--json").out == log_path(project).read_text()
+    assert [json.loads(line)["verdict"] for line in decisions("--json", "--denied").out.splitlines()] == ["deny"]
+
+
+def test_no_log_and_an_empty_log_are_said_and_no_error(project: Path, decisions: Command) -> None:
+    result = decisions()
+    assert (result.status, result.out) == (0, "")
+    assert "no decisions yet" in result.err
+    log_path(project).touch()
+    assert (decisions().status, decisions().out) == (0, "")
+
+
+def test_a_run_that_does_not_exist_is_one_clear_error(project: Path, decisions: Command) -> None:
+    write(project, RUN, (ALLOW, request()))
+    for args in ((), ("--denied",), ("--verify",), ("--json",)):
+        result = decisions("--run", "20270101-000000-ffff", *args)
+        assert result.status == 1
+        assert "there is no run" in result.err
+    assert decisions("--run", "2026").status == 1  # it means two runs
+
+
+def test_a_run_without_a_folder_is_found_in_the_log(project: Path, decisions: Command) -> None:
+    write(project, "gateway-20260101-000000-cccc", (ALLOW, request()))
+    assert decisions("--run", "gateway").out.count("\n") == 1
+    result = decisions("--run", "gateway", "--denied")
+    assert (result.status, result.out) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"{half",
+        b"\xff\xfe\x00",
+        b"[]",
+        b"null",
+        b'{"ts":1}',
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b"x" * 3_000_000,
+        b'{"verdict":"deny"}',
+    ],
+    ids=lambda value: f"{value[:8]!r}…{len(value)}",
+)
+@pytest.mark.parametrize("where", ["before", "between", "after", "unended"])
+def test_damage_is_reported_and_the_other_lines_are_shown(
+    project: Path, decisions: Command, damage: bytes, where: str
+) -> None:
+    write(project, RUN, (ALLOW, request(path="/1")), (DENY, request(path="/2")))
+    first, second = log_path(project).read_bytes().splitlines(keepends=True)
+    content = {
+        "before": damage + b"\n" + first + second,
+        "between": first + damage + b"\n" + second,
+        "after": first + second + damage + b"\n",
+        "unended": first + second + damage,
+    }[where]
+    log_path(project).write_bytes(content)
+    result = decisions()
+    assert result.status == 0
+    assert [fields(line)[3] for line in result.out.splitlines()] == ["https://a.test/1", "https://a.test/2"]
+    assert "1 damaged line left out" in result.err
+    assert ("half-written" in result.err) == (where == "unended")
+    assert decisions("--verify").status == 1
+
+
+def test_a_whole_last_line_without_newline_is_shown(project: Path, decisions: Command) -> None:
+    write(project, RUN, (ALLOW, request()), (DENY, request()))
+    log_path(project).write_bytes(log_path(project).read_bytes()[:-1])
+    result = decisions()
+    assert (result.out.count("\n"), result.err) == (2, "")
+
+
+def test_verify_accepts_what_was_written(project: Path, decisions: Command) -> None:
+    first = write(project, RUN, (ALLOW, request()), (DENY, request()))
+    write(project, OTHER, (DENY, request()))
+    write_receipt(project, RUN, first.seq, first.last_hash)
+    result = decisions("--verify")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("ok: 3 lines")
+    assert json.loads(decisions("--verify", "--json").out) == {"ok": True, "lines": 3, "faults": []}
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "what"),
+    [
+        (lambda lines: [*lines[:1], lines[1].replace(b"/two", b"/2wo"), *lines[2:]], 2, "edited"),
+        (lambda lines: [lines[0], *lines[2:]], 2, "missing"),
+        (lambda lines: [lines[0], lines[2], lines[1], lines[3]], 2, "missing"),
+        (lambda lines: lines[:3], 3, "the end of run"),
+        (lambda lines: [*lines[:3], lines[3].replace(b"/four", b"/5our")], 4, "not the last line"),
+        (lambda lines: [*lines, lines[3]], 5, "repeated"),
+        (lambda lines: [*lines[:1], lines[1][:-20] + b"\n", *lines[2:]], 2, "torn"),
+        (lambda lines: [], 0, "no line of run"),
+    ],
+    ids=["edited", "removed", "reordered", "tail-cut", "last-edited", "repeated", "torn", "emptied"],
+)
+def test_verify_names_the_first_broken_line(
+    project: Path, decisions: Command, change: Callable[[list[bytes]], list[bytes]], line: int, what: str
+) -> None:
+    paths = ("/one", "/two", "/three", "/four")
+    log = write(project, RUN, *((ALLOW, request(path=path)) for path in paths))
+    write_receipt(project, RUN, log.seq, log.last_hash)
+    lines = log_path(project).read_bytes().splitlines(keepends=True)
+    log_path(project).write_bytes(b"".join(change(lines)))
+    result = decisions("--verify")
+    assert result.status == 1
+    assert what in result.err
+    assert (f"decisions.jsonl:{line}: " if line else "decisions.jsonl: ") in result.err
+    document = json.loads(decisions("--verify", "--json").out)
+    assert document["ok"] is False
+    assert document["faults"][0]["line"] == line
+
+
+def test_verify_of_one_run_leaves_the_others_faults_out(project: Path, decisions: Command) -> None:
+    write(project, RUN, (ALLOW, request(path="/one")), (ALLOW, request()))
+    write(project, OTHER, (ALLOW, request(path="/two")), (ALLOW, request()))
+    log_path(project).write_bytes(log_path(project).read_bytes().replace(b"/two", b"/2wo"))
+    assert decisions("--verify").status == 1
+    assert decisions("--verify", "--run", RUN).status == 0
+    result = decisions("--verify", "--run", OTHER)
+    assert result.status == 1
+    assert "decisions.jsonl:3:" in result.err
+
+
+def test_verify_of_a_removed_log_misses_the_lines_that_receipts_count(project: Path, decisions: Command) -> None:
+    assert decisions("--verify").status == 0  # nothing recorded, nothing missing
+    write_receipt(project, RUN, 3, POLICY)
+    assert decisions("--verify").status == 1
+
+
+@pytest.mark.parametrize("other", ["--denied", "--follow"])
+def test_verify_with_a_filter_is_a_usage_error(decisions: Command, other: str) -> None:
+    assert decisions("--verify", other).status == 2
+
+
+@pytest.mark.parametrize("count", ["-1", "x", ""])
+def test_a_count_that_is_none_is_a_usage_error(decisions: Command, count: str) -> None:
+    assert decisions("-n", count).status == 2
+
+
+def test_a_log_that_is_no_file_is_one_clear_error(project: Path, decisions: Command) -> None:
+    log_path(project).mkdir()
+    for args in ((), ("--verify",), ("--follow",)):
+        result = decisions(*args)
+        assert result.status == 1
+        assert "not an ordinary file" in result.err
+
+
+# -- the real command, in a process of its own -----------------------------------------------------------------------
+
+COMMAND = [sys.executable, "-m", "impyard.runner", "decisions"]
+CHECKOUT = Path(str(package.__file__)).parent.parent
+
+
+def in_terminal(project: Path, columns: int, *args: str) -> str:
+    """What the command shows in a terminal that is `columns` wide, colours and all."""
+    master, slave = pty.openpty()
+    env = {**os.environ, "COLUMNS": str(columns), "LINES": "40", "TERM": "xterm-256color"}
+    env.pop("NO_COLOR", None)
+    process = subprocess.Popen([*COMMAND, "--project", str(project), *args], stdout=slave, env=env, cwd=CHECKOUT)
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            data = os.read(master, 65536)
+        except OSError:  # Linux: the last process has closed the other side
+            break
+        if not data:
+            break
+        shown += data
+    os.close(master)
+    assert process.wait(10) == 0
+    return shown.decode()
+
+
+def without_colours(text: str) -> list[str]:
+    import re
+
+    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).replace("\r", "").splitlines()]
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_the_table_fits_the_terminal_and_shows_everything(project: Path, columns: int) -> None:
+    write(
+        project,
+        RUN,
+        (ALLOW, request("POST", "api.test", "/v1/messages")),
+        (DENY, request("DELETE", "github.test", "/some/long/name/of/a/repository/that/goes/on/and/on/to/the/end")),
+        (UNLISTED, request(path="/\x1b[31mred\x1b[0m")),
+    )
+    shown = in_terminal(project, columns)
+    lines = without_colours(shown)
+    assert max(map(len, lines)) <= columns
+    assert "\x1b" not in "".join(lines)  # nothing but our own colours
+    assert "\x1b[31mred" not in shown
+    text = "".join("".join(lines).split())
+    for part in ("api.test/v1/messages", "gateway.yaml:12", "unlisted-host", "closest", "gateway.yaml:31", "(method)"):
+        assert part in text
+    assert (f"{RUN}.2" in text) == (columns == 160)
+    assert "\x1b[1;31mdeny" in shown and "\x1b[32mallow" in shown
+
+
+def test_the_table_has_no_colours_where_they_are_not_wanted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project, RUN, (DENY, request()))
+    monkeypatch.setenv("TERM", "dumb")
+    env = {**os.environ, "NO_COLOR": "1"}
+    out = subprocess.run([*COMMAND, "--project", str(project)], capture_output=True, env=env, cwd=CHECKOUT, check=True)
+    assert b"\x1b" not in out.stdout
+
+
+def test_follow_shows_new_decisions_at_once_and_ends_with_ctrl_c(project: Path) -> None:
+    log = DecisionLog(log_path(project), RUN)
+    log.write(ALLOW, request(path="/old"), POLICY)
+    process = subprocess.Popen(
+        [*COMMAND, "--project", str(project), "--follow", "-n", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=CHECKOUT,
+    )
+    assert process.stdout is not None
+    try:
+        assert "/old" in process.stdout.readline()
+        for number in range(3):
+            log.write(DENY, request(path=f"/new{number}"), POLICY)
+            began = time.monotonic()
+            assert f"/new{number}" in process.stdout.readline()
+            assert time.monotonic() - began < 2
+    finally:
+        process.send_signal(2)
+        _, err = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert err == ""
+
+
+def test_a_reader_that_goes_away_is_no_traceback(project: Path) -> None:
+    log = DecisionLog(log_path(project), RUN)
+    for number in range(3000):
+        log.write(ALLOW, request(path=f"/{number}"), POLICY)
+    command = " ".join([*COMMAND, "--project", f"'{project}'", "-n", "3000", "| head -1"])
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=CHECKOUT, check=True)
+    assert result.stderr == ""
+    assert result.stdout.count("\n") == 1
+
+
+def test_the_last_page_of_a_huge_log_reads_only_its_end(project: Path, decisions: Command) -> None:
+    write(project, RUN, *((ALLOW, request(path=f"/{number}")) for number in range(60)))
+    whole = log_path(project).read_bytes()
+    with log_path(project).open("r+b") as file:  # 20 GB in front that would take minutes and all memory to read
+        file.truncate(20 * 10**9)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + whole)
+    began = time.monotonic()
+    result = decisions()
+    assert time.monotonic() - began < 5
+    assert result.out.count("\n") == 50
