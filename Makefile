@@ -1,0 +1,28 @@
+# Each target sets up what it needs; see CONTRIBUTING.md.
+PYTHON := .venv/bin/python
+
+.PHONY: dev check fix test package lint
+
+dev: ## .venv with everything for development
+	@IMPYARD_SETUP=dev bin/impyard
+
+lint: dev
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+
+check: lint ## what needs no Docker and no network, under a minute
+	$(PYTHON) -m pytest -q tests/unit
+
+fix: dev ## mend what can be mended
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+test: lint ## all of it; as root on Debian or Ubuntu, Docker is installed and started when it is missing
+	@IMPYARD_SETUP=test bin/impyard
+	bin/impyard image build
+	$(PYTHON) -m pytest -q
+
+package: dev ## wheel and source archive in dist/
+	rm -rf build dist
+	$(PYTHON) -m build
