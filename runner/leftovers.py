@@ -55,6 +55,11 @@ def sweep(root: Path, on_note: Callable[[str], None]) -> None:
         if alive is False or (not alive and _is_over(labels.get("impyard.deadline", ""))):
             engine.remove(box.id)
             on_note(f"removed the box of run {box.run}, whose runner is gone")
+    sweep_folders(root, on_note)
+
+
+def sweep_folders(root: Path, on_note: Callable[[str], None]) -> None:
+    """The part of `sweep` that needs no engine."""
     for paths in _with_remains(root):
         with suppress(ImpyardError):
             receipt = read_receipt(paths.receipt)
@@ -71,7 +76,9 @@ def clean_folder(paths: RunPaths) -> list[str]:
     left = []
     for folder in (paths.home, paths.control, paths.door):
         try:
-            if os.path.lexists(folder):
+            if folder.is_symlink():
+                folder.unlink()
+            elif folder.exists():
                 remove_tree(folder)
         except OSError as exc:
             left.append(f"{folder}: {exc.strerror or exc}")

@@ -1,0 +1,94 @@
+"""Telling a dead runner from a living one, and taking its things away. (Its boxes: tests/box.)"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from impyard.runner import leftovers
+from impyard.runner.project import RunPaths, new_run
+from impyard.runner.receipt import Receipt, read_receipt
+
+
+def dead_process() -> dict[str, str]:
+    code = "import json\nfrom impyard.runner.leftovers import this_process\nprint(json.dumps(this_process()))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=30).stdout
+    return dict(json.loads(out))
+
+
+def make_run(root: Path, runner: dict[str, str], reason: str = "running") -> RunPaths:
+    paths = new_run(root)
+    for folder in (paths.home, paths.control, paths.door, paths.workspace):
+        folder.mkdir()
+    (paths.home / "auth.json").write_text("secret")
+    (paths.home / "link").symlink_to(root)
+    (paths.workspace / "kept").write_text("work")
+    Receipt(
+        run=paths.id,
+        project=str(root),
+        workspace=str(paths.workspace),
+        model=None,
+        started="2026-11-29T12:00:00.000Z",
+        impyard="0",
+        runner_pid=int(runner["pid"]),
+        runner_start=runner["start"],
+        runner_space=runner["space"],
+        ceiling_s=60,
+        exit_reason=reason,
+    ).write(paths.receipt)
+    return paths
+
+
+def test_a_process_is_told_by_number_start_and_space() -> None:
+    me = leftovers.this_process()
+    assert leftovers.lives(**me) is True
+    assert leftovers.lives(**dead_process()) is False
+    assert leftovers.lives(**{**me, "start": "1"}) is False
+    assert leftovers.lives(**{**me, "space": "another machine"}) is None
+    assert leftovers.lives("", "", me["space"]) is False
+
+
+def test_what_a_dead_runner_left_is_taken_away_and_its_work_stays(tmp_path: Path) -> None:
+    paths = make_run(tmp_path, dead_process())
+    notes: list[str] = []
+    leftovers.sweep_folders(tmp_path, notes.append)
+    assert sorted(entry.name for entry in paths.folder.iterdir()) == ["run.json", "workspace"]
+    assert (paths.workspace / "kept").read_text() == "work"
+    assert read_receipt(paths.receipt)["exit_reason"] == "runner-lost"
+    assert paths.id in notes[0]
+    leftovers.sweep_folders(tmp_path, notes.append)
+    assert len(notes) == 1
+
+
+def test_what_a_living_runner_needs_is_left_alone(tmp_path: Path) -> None:
+    paths = make_run(tmp_path, leftovers.this_process())
+    leftovers.sweep_folders(tmp_path, lambda text: None)
+    assert (paths.home / "auth.json").exists()
+    assert read_receipt(paths.receipt)["exit_reason"] == "running"
+
+
+def test_a_runner_that_nobody_here_can_see_is_left_alone(tmp_path: Path) -> None:
+    paths = make_run(tmp_path, {**leftovers.this_process(), "space": "elsewhere"})
+    leftovers.sweep_folders(tmp_path, lambda text: None)
+    assert (paths.home / "auth.json").exists()
+
+
+def test_a_finished_run_keeps_its_reason_when_only_its_folders_were_left(tmp_path: Path) -> None:
+    paths = make_run(tmp_path, dead_process(), reason="ceiling")
+    leftovers.sweep_folders(tmp_path, lambda text: None)
+    assert read_receipt(paths.receipt)["exit_reason"] == "ceiling"
+    assert not paths.home.exists()
+
+
+def test_cleaning_follows_no_link(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "f").write_text("")
+    paths = new_run(tmp_path)
+    paths.home.symlink_to(outside)
+    assert leftovers.clean_folder(paths) == []
+    assert (outside / "f").exists()
+    assert not os.path.lexists(paths.home)

@@ -1,0 +1,246 @@
+"""Which folder is the project, and which folders a box must not get."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner.project import (
+    RUN_ID,
+    check_root,
+    check_workspace,
+    env_files,
+    find_root,
+    new_run,
+    policy_files,
+)
+
+
+def make_project(folder: Path) -> Path:
+    (folder / "policies").mkdir(parents=True)
+    (folder / "policies" / "gateway.yaml").write_text("networkPolicies: []\n")
+    return folder
+
+
+def test_the_nearest_folder_with_a_policy_is_the_root(tmp_path: Path) -> None:
+    outer = make_project(tmp_path / "outer")
+    inner = make_project(outer / "inner")
+    deep = inner / "a" / "b"
+    deep.mkdir(parents=True)
+    assert find_root(start=deep) == inner
+    assert find_root(start=outer) == outer
+
+
+def test_without_a_policy_the_top_level_of_git_is_the_root(tmp_path: Path) -> None:
+    (tmp_path / "repo" / ".git").mkdir(parents=True)
+    (tmp_path / "repo" / "src").mkdir()
+    assert find_root(start=tmp_path / "repo" / "src") == tmp_path / "repo"
+
+
+def test_a_policy_further_up_wins_over_a_nearer_git_folder(tmp_path: Path) -> None:
+    root = make_project(tmp_path / "all")
+    (root / "module" / ".git").mkdir(parents=True)
+    assert find_root(start=root / "module") == root
+
+
+def test_with_neither_the_folder_itself_is_the_root(tmp_path: Path) -> None:
+    assert find_root(start=tmp_path) == tmp_path
+
+
+def test_a_named_project_is_taken_with_its_links_resolved(tmp_path: Path) -> None:
+    real = tmp_path / "with space ä"
+    real.mkdir()
+    (tmp_path / "link").symlink_to(real)
+    assert find_root(tmp_path / "link") == real
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "loop", "zero byte"])
+def test_a_project_that_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "p"
+    if kind == "file":
+        path.write_text("")
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "zero byte":
+        path = Path("a\0b")
+    with pytest.raises(ImpyardError) as refused:
+        find_root(path)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "root", ["/", "/home", "/root", "/tmp", "/etc", "/usr", "/opt", "/proc", "/usr/lib", "/var/lib"]
+)
+def test_a_folder_of_the_system_is_no_project(root: str) -> None:
+    with pytest.raises(ImpyardError) as refused:
+        check_root(Path(root))
+    assert refused.value.hint
+
+
+def test_a_home_folder_is_no_project_but_a_folder_in_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "somebody"
+    (home / "work").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    check_root(home / "work")
+    with pytest.raises(ImpyardError, match="home folder"):
+        check_root(home)
+    with pytest.raises(ImpyardError, match="contains the home folder"):
+        check_root(tmp_path)
+
+
+def test_keys_inside_the_project_or_around_it_are_refused(tmp_path: Path) -> None:
+    root = tmp_path / "p"
+    (root / "data" / "impyard").mkdir(parents=True)
+    with pytest.raises(ImpyardError, match="private keys"):
+        check_root(root, [root / "data" / "impyard"])
+    with pytest.raises(ImpyardError, match="private keys"):
+        check_root(root, [tmp_path])
+    check_root(root, [tmp_path / "elsewhere"])
+
+
+def test_keys_behind_a_link_into_the_project_are_refused(tmp_path: Path) -> None:
+    root = tmp_path / "p"
+    (root / "keys").mkdir(parents=True)
+    (tmp_path / "data").symlink_to(root / "keys")
+    with pytest.raises(ImpyardError, match="private keys"):
+        check_root(root, [tmp_path / "data"])
+
+
+def test_a_link_in_the_place_of_the_runs_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "p"
+    root.mkdir()
+    (root / "runs").symlink_to(tmp_path)
+    with pytest.raises(ImpyardError, match="link or no folder"):
+        check_root(root)
+
+
+@pytest.mark.parametrize("name", ["new\nline", "b\udcffad"], ids=["control character", "not UTF-8"])
+def test_a_path_that_no_mount_can_carry_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ImpyardError, match="path of the project root"):
+        check_root(tmp_path / name)
+
+
+def test_a_folder_beside_or_inside_the_project_is_a_workspace(tmp_path: Path) -> None:
+    root = make_project(tmp_path / "p")
+    for place in (tmp_path / "beside", root / "sub"):
+        place.mkdir()
+        assert check_workspace(place, root) == place
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("p", "is the project root"),
+        (".", "contains the project root"),
+        ("p/policies", "lies in policies/"),
+        ("p/policies/presets", "lies in policies/"),
+        ("p/runs/old", "lies in runs/"),
+        ("p/.git/hooks", "lies in .git/"),
+        ("file", "is not a folder"),
+        ("missing", "does not exist"),
+        ("link", "is a link"),
+    ],
+)
+def test_a_workspace_that_would_open_the_box_is_refused(tmp_path: Path, place: str, message: str) -> None:
+    root = make_project(tmp_path / "p")
+    for folder in ("p/policies/presets", "p/runs/old", "p/.git/hooks", "real"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(ImpyardError, match=message) as refused:
+        check_workspace(tmp_path / place, root)
+    assert refused.value.hint
+
+
+def test_a_workspace_reached_through_a_linked_folder_is_judged_by_where_it_is(tmp_path: Path) -> None:
+    root = make_project(tmp_path / "p")
+    (tmp_path / "way").symlink_to(root)
+    with pytest.raises(ImpyardError, match="lies in policies/"):
+        check_workspace(tmp_path / "way" / "policies", root)
+
+
+def test_the_policy_is_the_projects_own_unless_named(tmp_path: Path) -> None:
+    root = make_project(tmp_path / "p")
+    other = tmp_path / "other.yaml"
+    other.write_text("")
+    assert policy_files(root, [], None) == (root / "policies" / "gateway.yaml",)
+    assert policy_files(root, [other], None) == (other,)
+
+
+def test_a_missing_policy_is_refused_with_the_way_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(ImpyardError, match="no policy at") as refused:
+        policy_files(tmp_path, [], None)
+    assert "impyard init" in str(refused.value.hint)
+
+
+def test_a_policy_that_the_box_could_edit_is_refused(tmp_path: Path) -> None:
+    root, workspace = make_project(tmp_path / "p"), tmp_path / "w"
+    workspace.mkdir()
+    (workspace / "mine.yaml").write_text("")
+    with pytest.raises(ImpyardError, match="which the box writes to"):
+        policy_files(root, [workspace / "mine.yaml"], workspace)
+    (root / "runs").mkdir()
+    (root / "runs" / "own.yaml").write_text("")
+    (root / "policies" / "gateway.yaml").unlink()
+    (root / "policies" / "gateway.yaml").symlink_to(root / "runs" / "own.yaml")
+    with pytest.raises(ImpyardError, match="which the box writes to"):
+        policy_files(root, [], None)
+
+
+def test_every_env_file_is_found_and_the_example_is_not(tmp_path: Path) -> None:
+    root = tmp_path.resolve()
+    for name in (".env", "a/.env.local", "a/b/.env", "a/.env.example", "a/environment", "runs/x/.env", "c/.env/inner"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("S=1")
+    found = dict(env_files(root))
+    assert found == {
+        root / ".env": False,
+        root / "a/.env.local": False,
+        root / "a/b/.env": False,
+        root / "c/.env": True,
+    }
+
+
+def test_an_env_link_covers_what_it_leads_to_if_the_box_could_see_it(tmp_path: Path) -> None:
+    root = tmp_path / "p"
+    (root / "deploy").mkdir(parents=True)
+    (root / "deploy" / "secrets").write_text("S=1")
+    (tmp_path / "outside").write_text("S=1")
+    (root / ".env").symlink_to("deploy/secrets")
+    (root / ".env.far").symlink_to(tmp_path / "outside")
+    (root / ".env.dead").symlink_to("nothing")
+    assert list(env_files(root)) == [(root / "deploy" / "secrets", False)]
+
+
+def test_folders_behind_links_are_not_searched(tmp_path: Path) -> None:
+    root = tmp_path / "p"
+    root.mkdir()
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / ".env").write_text("")
+    (root / "far").symlink_to(tmp_path / "far")
+    (root / "loop").symlink_to(root)
+    assert list(env_files(root)) == []
+
+
+def test_a_new_run_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    first, second = new_run(tmp_path), new_run(tmp_path)
+    assert first.id != second.id
+    assert RUN_ID.fullmatch(first.id)
+    assert first.folder.stat().st_mode & 0o777 == 0o700
+    assert first.workspace.parent == first.folder == tmp_path / "runs" / first.id
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_project_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ImpyardError, match="cannot make a folder"):
+        new_run(tmp_path)
+
+
+def test_a_file_in_the_place_of_the_runs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(ImpyardError, match="cannot make a folder"):
+        new_run(tmp_path)

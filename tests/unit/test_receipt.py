@@ -1,0 +1,85 @@
+"""The receipt: whole or not at all, and readable again."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner.receipt import EXITS, Receipt, read_receipt
+
+
+def receipt(**changes: Any) -> Receipt:
+    values: dict[str, Any] = {
+        "run": "20261129-120000-ab12",
+        "project": "/p",
+        "workspace": "/p/w",
+        "model": "demo/demo",
+        "started": "2026-11-29T12:00:00.000Z",
+        "impyard": "0.1.0",
+        "runner_pid": 7,
+        "runner_start": "1",
+        "runner_space": "s",
+        "ceiling_s": 60.0,
+    }
+    return Receipt(**{**values, **changes})
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    receipt(decisions={"allowed": 3}, error="ä\n").write(path)
+    data = read_receipt(path)
+    assert data["exit_reason"] == "running"
+    assert data["decisions"] == {"allowed": 3}
+    assert data["error"] == "ä\n"
+
+
+def test_a_second_writing_replaces_the_first_and_leaves_no_draft(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    receipt().write(path)
+    receipt(exit_reason="finished").write(path)
+    assert read_receipt(path)["exit_reason"] == "finished"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_failed_writing_leaves_the_old_receipt_and_no_draft(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.mkdir()
+    with pytest.raises(OSError):
+        receipt().write(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_name_that_is_no_unicode_does_not_lose_the_receipt(tmp_path: Path) -> None:
+    receipt(files=[{"path": "\udcff", "bytes": 1}]).write(tmp_path / "run.json")
+    assert read_receipt(tmp_path / "run.json")["run"] == "20261129-120000-ab12"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"a": 1}'])
+def test_what_is_no_receipt_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(ImpyardError) as refused:
+        read_receipt(tmp_path / "run.json")
+    assert refused.value.hint
+
+
+def test_a_missing_receipt_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImpyardError, match="no receipt"):
+        read_receipt(tmp_path / "run.json")
+
+
+def test_the_exit_statuses_are_the_documented_ones() -> None:
+    documented = {
+        "finished": 0,
+        "agent-error": 1,
+        "ceiling": 124,
+        "refused": 125,
+        "gateway-lost": 126,
+        "interrupted": 130,
+        "out-of-memory": 137,
+    }
+    assert {reason: EXITS[reason] for reason in documented} == documented

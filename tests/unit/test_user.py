@@ -1,0 +1,136 @@
+"""Who the box runs as, and that files come back to the caller without any link being followed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from impyard.runner.removal import remove_tree
+from impyard.runner.user import BoxUser, box_user, give_back, group, hand_over, passwd
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+STRANGER = 54321
+
+
+def as_root(uid: int = 1000) -> BoxUser:
+    return BoxUser(uid=uid, gid=uid, name="agent", caller_uid=0, caller_gid=0)
+
+
+def test_an_ordinary_caller_is_the_user_of_the_box() -> None:
+    user = box_user(STRANGER, 77, {"SUDO_UID": "5", "SUDO_GID": "6"})
+    assert (user.uid, user.gid, user.is_caller) == (STRANGER, 77, True)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, (1000, 1000)),
+        ({"SUDO_UID": "1234", "SUDO_GID": "99"}, (1234, 99)),
+        ({"SUDO_UID": "1234"}, (1234, 1234)),
+        ({"SUDO_UID": "0", "SUDO_GID": "0"}, (1000, 1000)),
+        ({"SUDO_UID": "1234", "SUDO_GID": "0"}, (1234, 1234)),
+        ({"SUDO_UID": "-1"}, (1000, 1000)),
+        ({"SUDO_UID": "4294967295"}, (1000, 1000)),
+        ({"SUDO_UID": "x"}, (1000, 1000)),
+    ],
+)
+def test_roots_box_runs_as_the_user_behind_sudo_or_as_1000_never_as_root(
+    environ: dict[str, str], expected: tuple[int, int]
+) -> None:
+    user = box_user(0, 0, environ)
+    assert (user.uid, user.gid) == expected
+    assert not user.is_caller
+
+
+def test_the_generated_passwd_names_the_user_and_nobody_else_of_the_host() -> None:
+    user = BoxUser(1234, 99, "ada", 1234, 99)
+    lines = passwd(user, Path("/p/runs/x/.pihome")).splitlines()
+    assert "ada:x:1234:99::/p/runs/x/.pihome:/bin/bash" in lines
+    assert [line.split(":")[0] for line in lines] == ["root", "ada", "nobody"]
+    assert "ada:x:99:" in group(user).splitlines()
+
+
+def test_a_home_with_a_colon_does_not_break_the_passwd_file() -> None:
+    for line in passwd(BoxUser(1, 1, "a", 1, 1), Path("/p:q\n0:0/h")).splitlines():
+        assert line.count(":") == 6
+
+
+def test_the_callers_own_files_are_left_alone(tmp_path: Path) -> None:
+    user = BoxUser(os.geteuid(), os.getegid(), "me", os.geteuid(), os.getegid())
+    (tmp_path / "f").write_text("")
+    assert hand_over(tmp_path, user) == {}
+    assert give_back(tmp_path, user) == 0
+
+
+@root_only
+def test_files_of_the_box_are_given_back_and_others_are_not(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for name, uid in (("d/box", 1000), ("other", STRANGER)):
+        (tmp_path / name).write_text("")
+        os.chown(tmp_path / name, uid, uid)
+    os.chown(tmp_path / "d", 1000, 1000)
+    assert give_back(tmp_path, as_root()) == 0
+    assert [(tmp_path / name).stat().st_uid for name in ("d", "d/box", "other")] == [0, 0, STRANGER]
+
+
+@root_only
+def test_a_link_out_of_the_folder_is_given_back_itself_and_not_what_it_names(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "deep").mkdir(parents=True)
+    for path in (outside, outside / "deep"):
+        os.chown(path, 1000, 1000)
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "link").symlink_to(outside)
+    os.lchown(inside / "link", 1000, 1000)
+    give_back(inside, as_root())
+    assert (inside / "link").lstat().st_uid == 0
+    assert outside.stat().st_uid == 1000
+    assert (outside / "deep").stat().st_uid == 1000
+
+
+@root_only
+def test_an_existing_folder_is_handed_over_and_comes_back_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("")
+    (tmp_path / "theirs").write_text("")
+    (tmp_path / "boxs").write_text("")
+    os.chown(tmp_path / "theirs", STRANGER, STRANGER)
+    os.chown(tmp_path / "boxs", 1000, 1000)
+    owners = hand_over(tmp_path, as_root())
+    assert {path.stat().st_uid for path in tmp_path.iterdir()} == {1000}
+    (tmp_path / "new").write_text("")
+    os.chown(tmp_path / "new", 1000, 1000)
+    give_back(tmp_path, as_root(), owners)
+    found = {path.name: path.stat().st_uid for path in tmp_path.iterdir()}
+    assert found == {"old": 0, "theirs": STRANGER, "boxs": 1000, "new": 0}
+    assert tmp_path.stat().st_uid == 0
+
+
+@root_only
+def test_a_file_with_a_second_name_elsewhere_is_not_handed_over(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("")
+    (tmp_path / "w").mkdir()
+    os.link(tmp_path / "secret", tmp_path / "w" / "name")
+    hand_over(tmp_path / "w", as_root())
+    assert (tmp_path / "secret").stat().st_uid == 0
+
+
+@root_only
+def test_folders_deeper_than_a_path_can_name_are_given_back_or_counted(tmp_path: Path) -> None:
+    start = os.open(tmp_path, os.O_RDONLY)
+    handle = start
+    for _ in range(1500):
+        os.mkdir("d" * 50, dir_fd=handle)
+        os.chown("d" * 50, 1000, 1000, dir_fd=handle)
+        inner = os.open("d" * 50, os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = inner
+    os.close(handle)
+    try:
+        missed = give_back(tmp_path, as_root())
+        assert (tmp_path / ("d" * 50)).stat().st_uid == 0
+        assert missed in (0, 1)
+    finally:
+        remove_tree(tmp_path / ("d" * 50))  # pytest's own clean-up cannot

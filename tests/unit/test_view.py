@@ -1,0 +1,265 @@
+"""What a person sees: at 80 and 160 columns, with and without colour, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from impyard.runner.outcome import parse_event
+from impyard.runner.receipt import Receipt
+from impyard.runner.view import HumanView, JsonView, cells, duration_text, make_view
+
+
+class Screen:
+    """A view on a file that can be read."""
+
+    def __init__(self, width: int = 80, *, color: bool = False, encoding: str = "utf-8") -> None:
+        self.bytes = io.BytesIO()
+        self.out = io.TextIOWrapper(self.bytes, encoding=encoding, errors="backslashreplace")
+        self.view = HumanView(self.out, color=color, width=width)
+
+    def event(self, **event: Any) -> None:
+        line = json.dumps(event).encode()
+        self.view.event(line, parse_event(line))
+
+    def say(self, *deltas: str) -> None:
+        self.event(type="message_start", message={"role": "assistant"})
+        for delta in deltas:
+            self.event(type="message_update", assistantMessageEvent={"type": "text_delta", "delta": delta})
+        content = [{"type": "text", "text": "".join(deltas)}]
+        self.event(type="message_end", message={"role": "assistant", "content": content, "stopReason": "stop"})
+
+    def tool(self, name: str, args: dict[str, Any], output: str, *, failed: bool = False) -> None:
+        self.event(type="tool_execution_start", toolName=name, args=args)
+        result = {"content": [{"type": "text", "text": output}]}
+        self.event(type="tool_execution_end", toolName=name, result=result, isError=failed)
+
+    @property
+    def text(self) -> str:
+        self.out.flush()
+        return self.bytes.getvalue().decode()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+
+def denial(**changes: Any) -> dict[str, Any]:
+    event = {"event": "denied", "id": "r.1", "method": "GET", "host": "example.com", "port": 443, "path": "/x"}
+    return {**event, "reason": "no-rule", "at": None, **changes}
+
+
+def receipt(**changes: Any) -> Receipt:
+    values: dict[str, Any] = {
+        "run": "20261129-120000-ab12",
+        "project": "/p",
+        "workspace": "/p/runs/20261129-120000-ab12/workspace",
+        "model": "demo/demo",
+        "started": "2026-11-29T12:00:00.000Z",
+        "impyard": "0.1.0",
+        "runner_pid": 7,
+        "runner_start": "1",
+        "runner_space": "s",
+        "ceiling_s": 60.0,
+        "exit_reason": "finished",
+        "duration_s": 3.21,
+        "decisions": {"allowed": 2, "denied": 0, "denied_hosts": {}},
+    }
+    return Receipt(**{**values, **changes})
+
+
+def test_text_appears_as_it_is_streamed_and_once() -> None:
+    screen = Screen()
+    screen.event(type="message_update", assistantMessageEvent={"type": "text_delta", "delta": "Hel"})
+    assert screen.text == "Hel"
+    screen.say("Hello ", "world\nsecond line")
+    assert screen.text.endswith("Hello world\nsecond line\n")
+    assert screen.text.count("world") == 1
+
+
+def test_an_answer_that_was_not_streamed_is_shown_whole() -> None:
+    screen = Screen()
+    message = {"role": "assistant", "content": [{"type": "text", "text": "whole"}], "stopReason": "stop"}
+    screen.event(type="message_end", message=message)
+    assert screen.lines == ["whole"]
+
+
+def test_the_prompt_and_the_system_message_are_not_repeated() -> None:
+    screen = Screen()
+    for role in ("user", "system", "toolResult"):
+        screen.event(type="message_end", message={"role": role, "content": [{"type": "text", "text": "long"}]})
+    assert screen.text == ""
+
+
+def test_a_tool_call_shows_what_it_does_and_what_came_of_it() -> None:
+    screen = Screen()
+    screen.tool("bash", {"command": "ls"}, "a\nb\n")
+    assert screen.lines == ["▸ bash ls", "  a", "  b"]
+
+
+def test_what_a_file_tool_moved_is_not_repeated_but_its_failure_is() -> None:
+    screen = Screen()
+    screen.tool("write", {"path": "f", "content": "secret"}, "Wrote f")
+    screen.tool("edit", {"path": "g"}, "no such file", failed=True)
+    assert screen.lines == ["▸ write f", "▸ edit g", "  no such file"]
+
+
+def test_a_tool_of_an_extension_shows_its_arguments() -> None:
+    screen = Screen()
+    screen.tool("fetch", {"url": "https://x/"}, "")
+    assert screen.lines == ['▸ fetch {"url": "https://x/"}']
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_long_lines_and_long_outputs_are_cut_to_the_terminal(width: int) -> None:
+    screen = Screen(width)
+    screen.tool("bash", {"command": "echo " + "x" * 500}, "\n".join("y" * 500 for _ in range(100)))
+    screen.view.denied(denial(path="/" + "z" * 500))
+    assert all(cells(line) <= width for line in screen.lines)
+    assert screen.lines[0].endswith("…")
+    assert "88 more lines" in screen.text
+    assert screen.lines[-1].endswith("(no-rule)")
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_wide_letters_count_for_two_columns(width: int) -> None:
+    screen = Screen(width)
+    screen.tool("bash", {"command": "東" * 300}, "")
+    assert width - 3 <= cells(screen.lines[0]) <= width
+
+
+@pytest.mark.parametrize("char", ["\x1b]0;x\x07", "\x9b31m", "\u202e", "\r", "\x00", "\ud800", "\x7f", "\u2028"])
+def test_nothing_that_a_terminal_obeys_gets_through(char: str) -> None:
+    screen = Screen()
+    screen.say(f"a{char}b")
+    screen.tool("bash", {"command": f"a{char}b"}, f"a{char}b", failed=True)
+    screen.event(type="message_end", message={"role": "assistant", "stopReason": "error", "errorMessage": f"a{char}b"})
+    screen.view.event(f"a{char}b".encode("utf-8", "surrogatepass"), None)
+    screen.view.denied(denial(host=f"a{char}b", path=f"/a{char}b"))
+    screen.view.note(f"a{char}b")
+    screen.view.closing(receipt(error=f"a{char}b", files=[{"path": f"a{char}b", "bytes": 1}]), "look")
+    assert all(letter.isprintable() or letter == "\n" for letter in screen.text)
+
+
+def test_a_denial_in_the_middle_of_a_sentence_gets_its_own_line() -> None:
+    screen = Screen()
+    screen.event(type="message_update", assistantMessageEvent={"type": "text_delta", "delta": "I will "})
+    screen.view.denied(denial(at="policies/gateway.yaml:6"))
+    assert screen.lines == ["I will ", "✗ denied GET example.com/x (no-rule, policies/gateway.yaml:6)"]
+
+
+def test_a_port_is_shown_when_it_is_not_the_usual_one() -> None:
+    screen = Screen()
+    screen.view.denied(denial(port=8443))
+    assert "example.com:8443/x" in screen.text
+
+
+def test_many_denials_of_one_kind_are_not_shown_one_by_one() -> None:
+    screen = Screen()
+    for number in range(1000):
+        screen.view.denied(denial(path=f"/{number}"))
+    screen.view.denied(denial(host="other.example"))
+    assert len(screen.lines) == 4
+    assert "only counted" in screen.lines[2]
+    assert "other.example" in screen.lines[3]
+
+
+def test_a_failed_model_call_and_its_repetition_are_told() -> None:
+    screen = Screen()
+    message = {"role": "assistant", "content": [], "stopReason": "error", "errorMessage": "500 oops"}
+    screen.event(type="message_end", message=message)
+    screen.event(type="auto_retry_start", attempt=1, maxAttempts=3, delayMs=2000, errorMessage="500 oops")
+    assert screen.lines == ["✗ the model call failed: 500 oops", "… trying again in 2 s (1 of 3)"]
+
+
+@pytest.mark.parametrize("event", [{"type": kind} for kind in ("message_end", "tool_execution_start", "nonsense")])
+def test_an_event_without_its_fields_does_no_harm(event: dict[str, Any]) -> None:
+    Screen().event(**event)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_summary_says_how_it_ended_what_it_left_and_what_was_denied(width: int) -> None:
+    screen = Screen(width)
+    files = [{"path": f"folder/file-{number}.txt", "bytes": 1234} for number in range(40)]
+    counts = {"allowed": 7, "denied": 9, "denied_hosts": {"a.example": 2, "b.example": 7}}
+    screen.view.closing(
+        receipt(files=files, files_more=5, decisions=counts, exit_reason="ceiling"),
+        "impyard decisions --run 20261129-120000-ab12 --denied",
+    )
+    text = screen.text
+    assert screen.lines[0].startswith("── stopped at its ceiling in 3.2 s ─")
+    assert cells(screen.lines[0]) < width
+    assert "folder/file-0.txt (1.2 KB)" in text
+    assert "35 more" in text
+    assert "7 allowed, 9 denied" in text
+    assert "b.example (7), a.example (2)" in text
+    assert screen.lines[-1] == "look       impyard decisions --run 20261129-120000-ab12 --denied"
+    assert all(cells(line) <= width for line in screen.lines)
+
+
+def test_a_summary_without_denials_names_no_command() -> None:
+    screen = Screen()
+    screen.view.closing(receipt(), "look here")
+    assert "look here" not in screen.text
+    assert "none new or changed" in screen.text
+
+
+def test_colour_only_where_it_was_asked_for() -> None:
+    plain, coloured = Screen(), Screen(color=True)
+    for screen in (plain, coloured):
+        screen.view.note("x")
+    assert plain.text == "x\n"
+    assert coloured.text == "\x1b[2mx\x1b[0m\n"
+
+
+def test_a_terminal_without_unicode_gets_plain_signs() -> None:
+    screen = Screen(encoding="ascii")
+    screen.tool("bash", {"command": "echo ä"}, "")
+    screen.view.denied(denial())
+    assert screen.lines[0] == "> bash echo \\xe4"
+    assert screen.lines[1].startswith("x denied")
+
+
+def test_without_a_terminal_there_is_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    view = make_view(as_json=False, environ={"TERM": "xterm"})
+    assert isinstance(view, HumanView)
+    view.note("x")
+    assert sys.stdout.getvalue() == "x\n"  # type: ignore[attr-defined]
+
+
+def test_the_json_view_passes_every_byte_and_nothing_else(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    view = make_view(as_json=True, environ={})
+    assert isinstance(view, JsonView)
+    line = b'{"type":"x","t":"' + b"\xc3\xa4\xff\\u001b" * 300_000 + b'"}'
+    view.opening("r", "m", "w", 1)
+    view.event(line, None)
+    view.denied(denial())
+    view.closing(receipt(), "look")
+    view.note("said")
+    out, err = capfdbinary.readouterr()
+    assert out == line + b"\n"
+    assert err == b"said\n"
+
+
+def test_a_reader_that_is_gone_shows_as_an_oserror() -> None:
+    code = (
+        "import os\nfrom impyard.runner.view import make_view\nview = make_view(as_json=True, environ={})\n"
+        "try:\n    view.event(b'x', None)\nexcept OSError:\n    os._exit(7)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(30) == 7
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0 s"), (3.21, "3.2 s"), (59.0, "59 s"), (60, "1 min"), (725.2, "12 min 5 s")]
+)
+def test_durations_read_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
