@@ -52,12 +52,13 @@ def init(project: Path | None, force: bool) -> int:
             f"{POLICY} is there already and differs from the shipped policy, so it was kept",
             hint="`impyard init --force` replaces it",
         )
-    click.echo(
-        "\nnext:\n"
-        "  impyard doctor                                      what this machine has and lacks\n"
-        '  impyard run --model demo "write 4 to answer.txt"    see it work, without a key\n'
-        f"  $EDITOR {POLICY}                      say what the agent may reach"
-    )
+    click.echo("\nnext:")
+    for command, why in (
+        ("impyard doctor", "what this machine has and lacks"),
+        ('impyard run --model demo "write 4 to answer.txt"', "see it work, without a key"),
+        (f"$EDITOR {POLICY}", "say what the agent may reach"),
+    ):
+        click.echo(f"  {command:<50}{why}")
     return 0
 
 

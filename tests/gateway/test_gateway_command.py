@@ -1,0 +1,171 @@
+"""`impyard gateway`, started as people start it, in front of a real curl."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import impyard as package
+
+CHECKOUT = Path(str(package.__file__)).parent.parent
+POLICY = """\
+networkPolicies:
+  - host: open.test
+    scheme: http
+    upstream: http://127.0.0.1:{port}
+    policies:
+      - {{action: ALLOW, method: GET, path: /ok}}
+"""
+
+pytestmark = [
+    pytest.mark.gateway,
+    pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed"),
+]
+
+
+class Running(NamedTuple):
+    process: subprocess.Popen[str]
+    proxy: str
+    curl: list[str]  # the command that it tells people to use, without its URL
+    project: Path
+
+
+@pytest.fixture
+def origin() -> Iterator[int]:
+    """A plain HTTP server on loopback that answers everything; its port."""
+    import threading
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "6")
+            self.end_headers()
+            self.wfile.write(b"origin")
+
+        def log_message(self, *_args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def start(project: Path, *args: str) -> Running:
+    env = {**os.environ, "IMPYARD_DATA_DIR": str(project.parent / "data"), "PYTHONPATH": str(CHECKOUT)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "impyard.runner", "gateway", "--listen", "127.0.0.1:0", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=project,
+        env=env,
+    )
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    found = re.search(r"http://127\.0\.0\.1:\d+", first)
+    assert found, first + process.stderr.read()
+    command = process.stderr.readline().split()
+    process.stderr.readline()
+    return Running(process, found[0], command[:-1], project)
+
+
+@pytest.fixture
+def running(tmp_path: Path, origin: int) -> Iterator[Running]:
+    project = tmp_path / "project"
+    (project / "policies").mkdir(parents=True)
+    (project / "policies" / "gateway.yaml").write_text(POLICY.format(port=origin))
+    found = start(project)
+    yield found
+    if found.process.poll() is None:
+        found.process.kill()
+    found.process.communicate()
+
+
+def curl(running: Running, url: str) -> str:
+    command = [*running.curl, "-sS", "-m", "10", url]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_it_judges_shows_and_records_what_comes_through(running: Running) -> None:
+    assert running.process.stdout is not None
+    assert curl(running, "http://open.test/ok") == "origin"
+    shown = running.process.stdout.readline().split("\t")
+    assert shown[1:5] == ["allow", "GET", "http://open.test/ok", "rule"]
+    assert json.loads(curl(running, "http://open.test/other"))["reason"] == "no-rule"
+    assert running.process.stdout.readline().split("\t")[1:3] == ["deny", "GET"]
+    # Inside TLS: the printed command trusts the certificate.
+    assert json.loads(curl(running, "https://closed.test/"))["reason"] == "unlisted-host"
+    assert running.process.stdout.readline().split("\t")[3] == "https://closed.test/"
+    lines = (running.project / "runs" / "decisions.jsonl").read_text().splitlines()
+    assert [json.loads(line)["verdict"] for line in lines] == ["allow", "deny", "deny"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_ends_it_cleanly(running: Running, number: signal.Signals, status: int) -> None:
+    curl(running, "http://open.test/other")
+    running.process.send_signal(number)
+    out, err = running.process.communicate(timeout=10)
+    assert running.process.returncode == status
+    assert out.count("\n") == 1
+    assert "Traceback" not in err
+    assert "impyard decisions --run gateway-" in err
+
+
+def test_a_port_that_is_taken_is_one_clear_error(running: Running) -> None:
+    address = running.proxy.removeprefix("http://")
+    env = {**os.environ, "IMPYARD_DATA_DIR": str(running.project.parent / "data"), "PYTHONPATH": str(CHECKOUT)}
+    second = subprocess.run(
+        [sys.executable, "-m", "impyard.runner", "gateway", "--listen", address],
+        capture_output=True,
+        text=True,
+        cwd=running.project,
+        env=env,
+        timeout=30,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert f"cannot listen on {address}" in second.stderr
+    assert second.stderr.count("error:") == second.stderr.count("hint:") == 1
+
+
+def test_it_goes_on_judging_when_nobody_reads_what_it_shows(running: Running) -> None:
+    assert running.process.stdout is not None
+    running.process.stdout.close()
+    for _ in range(3):
+        assert json.loads(curl(running, "http://open.test/other"))["reason"] == "no-rule"
+    running.process.stdout = None
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(10) == 0
+
+
+def test_a_broken_policy_is_refused_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "gateway.yaml").write_text("networkPolicies:\n  - hosts: a.test\n")
+    env = {**os.environ, "IMPYARD_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(CHECKOUT)}
+    result = subprocess.run(
+        [sys.executable, "-m", "impyard.runner", "gateway", "--listen", "127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=env,
+        timeout=30,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "policies/gateway.yaml:2:" in result.stderr
+    assert "Traceback" not in result.stderr
