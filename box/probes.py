@@ -2,7 +2,7 @@
 
 A probe that cannot find out has failed. `facts` come from the runner: denied_host (a name that no policy allows),
 code_paths (must not be writable), env_files (must be empty or absent), key_paths (must be absent or unreadable), uid,
-outside (an address that is not this box).
+outside (an address that is not this box); for `impyard prove` also listeners (addresses and ports of the host).
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ def claims(facts: Facts) -> list[Probe]:
         ("curl to an address", "exit 7", lambda: curl(f"https://{outside}/", {})),
         ("TCP to other ports of an address", "no route", lambda: ports(outside, (22, 25, 53, 80, 853, 8080, 8443))),
         ("TCP to host, neighbours, metadata", "no route", lambda: everywhere(NEIGHBOURS)),
+        ("listeners of the host", "not reached", lambda: reached(facts.get("listeners", ()))),
         ("UDP to an outside name server", "no route", lambda: send(outside, 53)),
         ("UDP over IPv6", "no route", lambda: send("2001:db8::1", 443)),
         ("TXT question by DNS", "not implemented", lambda: question(host, 16)),
@@ -97,6 +98,16 @@ def ports(address: str, numbers: Sequence[int]) -> str:
 def everywhere(addresses: Sequence[str]) -> str:
     """As `ports`, for addresses."""
     return _summary([(address, connect(address, 80)) for address in addresses])
+
+
+def reached(listeners: Sequence[tuple[str, int]]) -> str:
+    """Which of the host's own TCP listeners answer; each gets a UDP packet too, which the host counts."""
+    found = []
+    for address, port in listeners:
+        send(address, port)
+        if connect(address, port) == "connected":
+            found.append(f"{address}:{port}")
+    return " ".join(found) or "not reached"
 
 
 def question(host: str, kind: int) -> str:

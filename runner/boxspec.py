@@ -120,8 +120,17 @@ def create_call(box: Box) -> dict[str, Any]:
     }
 
 
-def relay_config(box: Box, argv: Sequence[str], env: Mapping[str, str], *, prompt: bool, mode: str) -> dict[str, Any]:
-    """What the relay reads at `CONFIG`. `mode` is "run" or "prove"; `prompt` feeds the prompt to the agent's stdin."""
+def relay_config(
+    box: Box,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    prompt: bool,
+    mode: str,
+    listeners: Sequence[tuple[str, int]] = (),
+) -> dict[str, Any]:
+    """What the relay reads at `CONFIG`. `mode` is "run" or "prove"; `prompt` feeds the prompt to the agent's stdin.
+    `listeners` are addresses and ports of this machine that "prove" tries to reach."""
     return {
         "run": box.paths.id,
         "mode": mode,
@@ -138,6 +147,7 @@ def relay_config(box: Box, argv: Sequence[str], env: Mapping[str, str], *, promp
             "key_paths": [str(folder) for folder in box.secret_folders],
             "uid": box.user.uid,
             "outside": OUTSIDE_ADDRESS,
+            "listeners": [list(listener) for listener in listeners],
         },
     }
 

@@ -43,7 +43,8 @@ class Plan:
     """What is to be opened. `root` and `workspace` are resolved; a `workspace` of None is a new folder of the run.
 
     `policies` are the policy files in order; the demo model's own is added to them. `None` leaves a limit to impyard;
-    `memory` in bytes. `mode` is "run" (`agent` on `prompt`) or "prove" (no agent).
+    `memory` in bytes. `mode` is "run" (`agent` on `prompt`) or "prove" (no agent). `listeners` are addresses
+    and ports of this machine that "prove" tries to reach.
     """
 
     root: Path
@@ -57,6 +58,7 @@ class Plan:
     memory: int | None = None
     pids: int = DEFAULT_PIDS
     image: str | None = None
+    listeners: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -275,7 +277,9 @@ class Enclosure:
             hand_over(folder, user)
         command = boxspec.pi_command(paths, agent) if agent is not None else []
         env = boxspec.agent_environment(self.box)
-        relay = boxspec.relay_config(self.box, command, env, prompt=agent is not None, mode=self.plan.mode)
+        relay = boxspec.relay_config(
+            self.box, command, env, prompt=agent is not None, mode=self.plan.mode, listeners=self.plan.listeners
+        )
         ours = authority.inspect(authority.default_dir())
         paths.control.mkdir(mode=0o700)
         for file, data in (
