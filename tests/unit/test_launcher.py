@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SYSTEM = "bash cat chmod cp env flock grep id mkdir mountpoint nohup printf readlink rm setsid sleep tail".split()
+# The commands of the machine that the launcher and the stand-ins may use.
+SYSTEM = ["bash", "cat", "cp", "env", "flock", "grep", "id", "mkdir", "mountpoint", "nohup"]
+SYSTEM += ["readlink", "rm", "setsid", "sleep", "tail"]
 
 pytestmark = pytest.mark.skipif(
     subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode != 0,
@@ -52,7 +54,9 @@ class Machine:
 
     def command(self, name: str, script: str) -> None:
         path = self.folder / "bin" / name
-        path.write_text(script)
+        path.unlink(missing_ok=True)  # it may be a link to the machine's own command, which must not be written through
+        with path.open("x") as file:
+            file.write(script)
         path.chmod(0o755)
 
     def run(
@@ -126,8 +130,8 @@ def test_as_root_docker_is_installed_and_started_and_outlives_the_launcher(machi
 
 def test_an_engine_that_runs_is_left_alone(machine: Machine) -> None:
     machine.command("dockerd", DOCKERD)
-    first = 'dockerd >/dev/null 2>&1 & for _ in {1..50}; do [[ -S /run/docker.sock ]] && break; sleep 0.1; done; rm "$CALLS"'
-    result = machine.run("run", before=first)
+    wait = 'while [[ ! -S /run/docker.sock ]]; do sleep 0.05; done; rm "$CALLS"'
+    result = machine.run("run", before=f"dockerd >/dev/null 2>&1 & {wait}")
     assert result.returncode == 0 and machine.calls == [] and result.stderr == ""
 
 
