@@ -46,6 +46,9 @@ def encode_decision(
     ts: RFC 3339 in UTC with milliseconds. A cut field ends with "…(N bytes)", N being its whole length.
     """
     nearest = decision.nearest
+    path, query = _short(request.path, MAX_PATH), _short(request.query, MAX_QUERY)
+    headers = [(name.lower(), _short(value, MAX_VALUE), len(value)) for name, value in request.headers[:MAX_HEADERS]]
+    clean = redact.is_clean([path, query, *[value for _, value, _ in headers]])
     fields: dict[str, Any] = {
         "ts": ts,
         "id": id,
@@ -61,10 +64,10 @@ def encode_decision(
         "scheme": _cut(request.scheme, MAX_NAME),
         "host": _cut(request.host, MAX_NAME * 2),
         "port": request.port,
-        "path": _cut(redact.text(_short(request.path, MAX_PATH)), MAX_PATH, len(request.path)),
-        "query": _cut(redact.query(_short(request.query, MAX_QUERY)), MAX_QUERY, len(request.query)),
+        "path": _cut(path if clean else redact.text(path), MAX_PATH, len(request.path)),
+        "query": _cut(redact.query(query, clean=clean), MAX_QUERY, len(request.query)),
         "http": _cut(request.http, MAX_NAME),
-        "headers": _headers(request.headers),
+        "headers": _headers(headers, len(request.headers), clean),
         "body_bytes": request.body_bytes,
         "prev": prev,
     }
@@ -189,19 +192,21 @@ def _parsed(line: bytes) -> tuple[str, int, str] | None:
     return None
 
 
-def _headers(headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Headers by lower-case name, values of one name joined as HTTP joins them, redacted and cut."""
+def _headers(headers: list[tuple[str, str, int]], count: int, clean: bool) -> dict[str, str]:
+    """Headers by lower-case name, values of one name joined as HTTP joins them, redacted and cut.
+
+    headers: name, value cut to MAX_VALUE, whole length. count: how many there were.
+    """
     found: dict[str, str] = {}
-    for name, value in headers[:MAX_HEADERS]:
-        name = name.lower()
-        kept = redact.header(name, value if len(value) <= MAX_VALUE else value[:MAX_VALUE])
-        if len(value) > MAX_VALUE or len(kept) > MAX_VALUE:
-            kept = _cut(kept, MAX_VALUE, len(value))
+    for name, value, size in headers:
+        kept = redact.header(name, value, clean=clean)
+        if size > MAX_VALUE or len(kept) > MAX_VALUE:
+            kept = _cut(kept, MAX_VALUE, size)
         if len(name) > MAX_NAME:
             name = _cut(name, MAX_NAME)
         found[name] = f"{found[name]}, {kept}" if name in found else kept
-    if len(headers) > MAX_HEADERS:
-        found["…"] = f"({len(headers) - MAX_HEADERS} more)"
+    if count > len(headers):
+        found["…"] = f"({count - len(headers)} more)"
     return found
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
@@ -133,7 +132,7 @@ def judge(request: Request, policy: Policy | PolicyError) -> Decision:
         return denial("judge-error")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Question:
     """One reading of a request: what rules are asked about."""
 
@@ -149,16 +148,16 @@ def _by_rules(request: Request, policy: Policy, *, websocket: bool) -> Decision:
         related = policy.related(request.host)
         nearest = Nearest(related.at, "host") if related else None
         return replace(denial("unlisted-host"), nearest=nearest)
-    open_entries = [entry for entry in entries if entry.covers(request.scheme, request.port)]
-    if not open_entries:
+    covering = [entry for entry in entries if entry.covers(request.scheme, request.port)]
+    if not covering:
         failed = "port" if any(request.scheme in entry.ports for entry in entries) else "scheme"
         return replace(denial("no-rule"), nearest=Nearest(entries[0].at, failed))
     first: tuple[Entry, Rule] | None = None
     max_body: int | None = None
     for question in _questions(request, websocket):
-        found = _last_match(open_entries, question)
+        found = _last_match(covering, question)
         if found is None or not found[1].allow:
-            return _denied(open_entries, question, found, request, read_otherwise=first is not None)
+            return _denied(covering, question, found, request, read_otherwise=first is not None)
         first = first or found
         limit = found[1].max_body
         if limit is not None and (max_body is None or limit < max_body):
@@ -171,33 +170,32 @@ def _by_rules(request: Request, policy: Policy, *, websocket: bool) -> Decision:
     return Decision(Verdict.ALLOW, "rule", rule.label, rule.at, upstream=entry.upstream, max_body=max_body)
 
 
-def _questions(request: Request, websocket: bool) -> Iterator[_Question]:
+def _questions(request: Request, websocket: bool) -> list[_Question]:
     """Every reading of the request, the one as sent first. Raises Ambiguous."""
+    path, query = request.path, request.query
     methods, targets = overrides(request.headers)
-    if "_method" in request.query or ("%" in request.query and "_method" in unquote(request.query)):
-        methods += [value.upper() for value in Query(request.query).values("_method")]
+    if "_method" in query or ("%" in query and "_method" in unquote(query)):
+        methods += [value.upper() for value in Query(query).values("_method")]
+    paths = readings(path) if path != "*" else ("*",)
+    if len(paths) == 1 and not methods and not targets:
+        return [_Question(request.method, path, Query(query), websocket)]
     methods = list(dict.fromkeys([request.method, *methods]))
     if len(methods) > _MAX_METHODS or not all(_TOKEN.fullmatch(method) for method in methods):
         raise Ambiguous("it names several methods")
-    asked = [(request.path, request.query)]
-    for target in targets:
-        path, _, query = target.partition("?")
-        if not _PATH.fullmatch(path) or not _QUERY.fullmatch(query):
+    pairs = [(reading, text) for text in _query_readings(paths, query) for reading in paths]
+    for target in dict.fromkeys(targets):
+        other, _, text = target.partition("?")
+        if not _PATH.fullmatch(other) or not _QUERY.fullmatch(text):
             raise Ambiguous("a header names another target")
-        asked.append((path, query))
-    for target_path, target_query in dict.fromkeys(asked):
-        if request.path == "*":
-            paths: tuple[str, ...] = ("*",)
-        else:
-            paths = readings(target_path)
-        queries = [Query(target_query)]
-        if len(paths) > 1:  # a decoded "?" may be read as the start of the query
-            cut = dict.fromkeys(path.partition("?")[2] for path in paths if "?" in path)
-            queries += [Query(f"{part}&{target_query}") for part in cut]
-        for path in paths:
-            for query_reading in queries:
-                for method in methods:
-                    yield _Question(method, path, query_reading, websocket)
+        paths = readings(other)
+        pairs += [(reading, each) for each in _query_readings(paths, text) for reading in paths]
+    queries = {text: Query(text) for _, text in pairs}
+    return [_Question(method, reading, queries[text], websocket) for reading, text in pairs for method in methods]
+
+
+def _query_readings(paths: tuple[str, ...], query: str) -> list[str]:
+    """The query as sent, and behind what comes after an encoded "?" for servers that decode before they split."""
+    return [query, *dict.fromkeys(f"{path.partition('?')[2]}&{query}" for path in paths if "?" in path)]
 
 
 def _last_match(entries: list[Entry], question: _Question) -> tuple[Entry, Rule] | None:
@@ -248,7 +246,8 @@ def _denied(
         nearest = _nearest(entries, question)
         wants_socket = nearest is not None and nearest.failed == "websocket"
         denied = Decision(Verdict.DENY, "websocket" if wants_socket else "no-rule", nearest=nearest)
-    reason = "ambiguous-path" if read_otherwise and question.path != request.path else denied.reason
+    other_target = (question.path, question.query.raw) != (request.path, request.query)
+    reason = "ambiguous-path" if read_otherwise and other_target else denied.reason
     return replace(denied, reason=reason, hint=_HINTS[reason])
 
 
@@ -295,13 +294,13 @@ def _malformed(request: Request) -> str | None:
 
 def _one_host(request: Request) -> bool:
     """Whether everything that names a host names the one that would be connected to."""
+    if request.host_header is None and request.http != "1.0":
+        return False
     named = [value for name, value in request.headers if name.lower() == "host"]
     if len(named) > 1:
         return False
     if request.host_header is not None:
         named.append(request.host_header)
-    elif request.http != "1.0":
-        return False
     try:
         for authority in named:
             host, port = split_authority(authority)

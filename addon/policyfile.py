@@ -213,12 +213,11 @@ class _Reader:
         return None
 
     def action(self, node: Node) -> bool | None:
-        raw = self.nodes.text(node, "action")
+        raw = node.value if isinstance(node, Scalar) else ""
         if raw in ("ALLOW", "DENY"):
-            return raw == "ALLOW"
-        if raw is not None:
-            meant = nearest(raw, ("ALLOW", "DENY"))
-            self.nodes.fault(node, f'action "{short(raw)}": write {meant or "ALLOW or DENY"}')
+            return bool(raw == "ALLOW")
+        meant = nearest(raw, ("ALLOW", "DENY"))
+        self.nodes.fault(node, f'action "{short(raw)}": write {meant or "ALLOW or DENY"}')
         return None
 
     def methods(self, node: Node) -> frozenset[str] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import stat
 import time
 from collections.abc import Sequence
@@ -14,8 +16,7 @@ from impyard.addon.policy import MAX_BYTES, Policy, read_policy, shown, unreadab
 # A file that changed less than this ago may change again without a new time stamp: kernels stamp files with the time
 # of their last tick, up to 10 ms old. It is compared by content until it is older.
 _RACY_NS = 100_000_000
-# Between the reading of a file that has just changed and the look whether it changed again: editors that write in
-# place first empty the file, and the first half of a policy may be one that allows more than the whole.
+# How long a file that is being written, or may be, is left alone before the next look.
 _SETTLE_S = 0.005
 _ATTEMPTS = 8
 
@@ -59,7 +60,7 @@ class PolicySource:
                 contents.append((path, data))
             except _Unsettled:
                 seen.append(None)
-                faults.append(Fault(shown(path, self.root), 0, 0, "keeps changing while it is read"))
+                faults.append(Fault(shown(path, self.root), 0, 0, "is being written"))
             except OSError as exc:
                 seen.append(stamp)
                 faults.append(unreadable(path, self.root, exc))
@@ -78,24 +79,50 @@ class PolicySource:
 
 
 class _Unsettled(Exception):
-    """The file changed at each attempt to read it."""
+    """Somebody was writing the file at each attempt to read it."""
 
 
 def _settled(path: Path, *, fresh: bool) -> tuple[_Stamp, bytes]:
-    """The content of a file that did not change while it was read, with its stamp. Raises OSError and _Unsettled."""
+    """The content of a file that nobody was writing meanwhile, with its stamp. Raises OSError and _Unsettled.
+
+    Editors that write in place first empty the file, and the first half of a policy may allow more than the whole.
+    fresh: whether the file has changed since it was last read.
+    """
     for _ in range(_ATTEMPTS):
         # Without O_NONBLOCK a pipe in the file's place would hold up every request.
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             before = os.fstat(file.fileno())
             if not stat.S_ISREG(before.st_mode):
                 raise OSError("it is not a regular file")
+            try:
+                alone = _without_writers(file.fileno())
+            except BlockingIOError:
+                time.sleep(_SETTLE_S)
+                continue
             data = file.read(MAX_BYTES + 1)
-        if fresh and time.time_ns() - before.st_mtime_ns < _RACY_NS:
+        if fresh and not alone and time.time_ns() - before.st_mtime_ns < _RACY_NS:
             time.sleep(_SETTLE_S)
         if _stamp(path) == _of(before) and len(data) == min(before.st_size, MAX_BYTES + 1):
             return _of(before), data
         fresh = True
     raise _Unsettled
+
+
+def _without_writers(fd: int) -> bool:
+    """Keeps writers from opening the file until `fd` is closed; raises BlockingIOError while one has it open.
+
+    False where the kernel cannot tell: leases are Linux's (fcntl(2)), for the file's owner, on local file systems.
+    """
+    try:
+        fcntl.fcntl(
+            fd, fcntl.F_SETSIG, signal.SIGURG
+        )  # who waits to open announces itself; SIGIO would end the process
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except BlockingIOError:
+        raise
+    except (OSError, AttributeError):
+        return False
+    return True
 
 
 def _stamp(path: Path) -> _Stamp | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
+from itertools import product
 from urllib.parse import unquote_to_bytes
 
 # A legal path needs one to four readings; a path made of tricks is refused instead of being followed for long.
@@ -55,7 +56,7 @@ def readings(path: str) -> tuple[str, ...]:
         for step, decodes in _STEPS:
             found = step(reading)
             level = depth[reading] + decodes
-            if found == reading or depth.get(found, MAX_DECODINGS + 1) <= level:
+            if found == reading or depth.get(found, level + 1) <= level:
                 continue
             if level > MAX_DECODINGS:
                 raise Ambiguous("the path is encoded more than twice")
@@ -103,7 +104,12 @@ def _collapse(path: str) -> str:
 
 
 def _without_authority(path: str) -> str:
-    """URL parsers that resolve the target as a reference take "//name/x" for the path "/x" of another host."""
+    """RFC 3986 4.2: who resolves the target as a reference takes "//name/x" for the path "/x" of another host."""
+    return "/" + path[2:].partition("/")[2] if path.startswith("//") else path
+
+
+def _without_loose_authority(path: str) -> str:
+    """The URL standard does the same behind any number of slashes."""
     return "/" + path.lstrip("/").partition("/")[2] if path.startswith("//") else path
 
 
@@ -150,6 +156,7 @@ _STEPS: tuple[tuple[_Step, int], ...] = (
     (_cut, 0),
     (_collapse, 0),
     (_without_authority, 0),
+    (_without_loose_authority, 0),
     (_fold, 0),
     (_resolve_dots, 0),
 )
@@ -222,20 +229,28 @@ def _folded(key: str) -> str:
 
 # --- what headers turn the request into ---------------------------------------------------------------------------
 
-_METHOD_HEADERS = frozenset({"x-http-method-override", "x-http-method", "x-method-override"})
-_TARGET_HEADERS = frozenset({"x-original-url", "x-rewrite-url"})
+
+def _spellings(*names: str) -> frozenset[str]:
+    """The names, each "-" also as "_": behind CGI-like interfaces both arrive as the same variable."""
+    return frozenset("".join(c) for name in names for c in product(*("-_" if char == "-" else char for char in name)))
+
+
+_METHOD_HEADERS = _spellings("x-http-method-override", "x-http-method", "x-method-override")
+_TARGET_HEADERS = _spellings("x-original-url", "x-rewrite-url")
 _OVERRIDES = _METHOD_HEADERS | _TARGET_HEADERS
 
 
 def overrides(headers: tuple[tuple[str, str], ...]) -> tuple[list[str], list[str]]:
     """The methods and the targets that headers ask an origin's framework to use instead of the request line's.
 
-    Methods in upper case. Underscores count as hyphens, as they do behind CGI-like interfaces.
+    Methods in upper case, as frameworks read them.
     """
     methods: list[str] = []
     targets: list[str] = []
-    for name, value in headers:
-        name = name.lower().replace("_", "-")
-        if name in _OVERRIDES:
-            (methods if name in _METHOD_HEADERS else targets).append(value.strip())
-    return [method.upper() for method in methods], targets
+    if not _OVERRIDES.isdisjoint([name.lower() for name, _ in headers]):
+        for name, value in headers:
+            if name.lower() in _METHOD_HEADERS:
+                methods.append(value.strip().upper())
+            elif name.lower() in _TARGET_HEADERS:
+                targets.append(value.strip())
+    return methods, targets

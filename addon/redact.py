@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import unquote
+
+import re2
 
 REDACTED = "<redacted>"
 
@@ -14,46 +17,52 @@ _ANYWHERE = re.compile(r"token|secret|passw|passphrase|signature|credential|cook
 _WORDS = frozenset({"auth", "jwt", "pass", "pwd", "sig", "session", "sid", "code", "verifier", "otp", "bearer", "hmac"})
 _SPLIT = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _FIELD = re.compile(r"[^&;]+")
-# Keys that are known by their look: model providers, GitHub, GitLab, Slack, AWS, Google, Stripe, JSON web tokens.
-_LOOKS = re.compile(
-    r"(?<![A-Za-z0-9])(?:sk-[A-Za-z0-9_-]{16,}|gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
-    r"|glpat-[A-Za-z0-9_-]{16,}|xox[a-z]-[A-Za-z0-9-]{10,}|A[KS]IA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}"
-    r"|[sr]k_live_[A-Za-z0-9]{16,}|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}[A-Za-z0-9._-]*)"
-)
 _USERINFO = re.compile(r"(?<=://)[^/?#@\s]*@")
 _MAX_NAME = 64  # of a name that is remembered; names come from the box
 
+# Keys that are known by their look: model providers, GitHub, GitLab, Slack, AWS, Google, Stripe, JSON web tokens.
+_LOOKS = re2.compile(
+    r"\b(?:sk-[A-Za-z0-9_-]{16,}|gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
+    r"|xox[a-z]-[A-Za-z0-9-]{10,}|A[KS]IA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}"
+    r"|[sr]k_live_[A-Za-z0-9]{16,}|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}[A-Za-z0-9._-]*)"
+)
 
-def header(name: str, value: str) -> str:
-    """A header's value as it may be written down. `name` is in lower case."""
+
+def is_clean(texts: Iterable[str]) -> bool:
+    """Whether none of the texts holds what looks like a key, percent-encoded or not."""
+    whole = "\n".join(texts)
+    if _LOOKS.search(_encodable(whole)):
+        return False
+    return "%" not in whole or not _LOOKS.search(_encodable(_decoded(whole)))
+
+
+def header(name: str, value: str, *, clean: bool = False) -> str:
+    """A header's value as it may be written down. `name` is in lower case; `clean`: `is_clean` was asked about it."""
     if _is_secret(name):
         return REDACTED
     if "://" in value or "?" in value:  # Referer, Location and the like carry whole addresses
         value = _USERINFO.sub(REDACTED + "@", value)
         before, mark, rest = value.partition("?")
-        value = before + mark + query(rest)
-    return text(value)
+        value = before + mark + query(rest, clean=clean)
+    return value if clean else text(value)
 
 
-def query(raw: str) -> str:
+def query(raw: str, *, clean: bool = False) -> str:
     """A query with the values of secret fields redacted, names and order kept."""
-    return _FIELD.sub(_field, raw) if raw else raw
+    return _FIELD.sub(lambda found: _field(found[0], clean), raw) if raw else raw
 
 
 def text(raw: str) -> str:
-    """`raw` without what looks like a key, also where its characters are percent-encoded."""
-    if _LOOKS.search(raw):
-        raw = _LOOKS.sub(REDACTED, raw)
-    if "%" in raw and _LOOKS.search(unquote(unquote(raw))):
-        return REDACTED
-    return raw
+    """`raw` without what looks like a key; redacted as a whole where the key's characters are percent-encoded."""
+    raw = _LOOKS.sub(REDACTED, _encodable(raw))
+    return raw if is_clean((raw,)) else REDACTED
 
 
-def _field(found: re.Match[str]) -> str:
-    name, equals, value = found[0].partition("=")
-    if equals and value and _is_secret(name):
+def _field(field: str, clean: bool) -> str:
+    name, equals, value = field.partition("=")
+    if value and _is_secret(name):
         return name + equals + REDACTED
-    return name + equals + text(value) if equals else text(name)
+    return field if clean else text(name) + equals + text(value)
 
 
 def _is_secret(name: str) -> bool:
@@ -64,5 +73,14 @@ def _is_secret(name: str) -> bool:
 def _classified(name: str) -> bool:
     """Whether the value under a name is a secret, by the name after undoing up to two levels of encoding."""
     if "%" in name or "+" in name:
-        name = unquote(unquote(name)).replace("+", " ")
+        name = _decoded(name).replace("+", " ")
     return bool(_ANYWHERE.search(name.lower())) or any(word.lower() in _WORDS for word in _SPLIT.split(name))
+
+
+def _decoded(text: str) -> str:
+    return unquote(unquote(text))
+
+
+def _encodable(text: str) -> str:
+    """`text` without lone surrogates, which RE2 cannot take."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

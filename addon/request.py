@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 MAX_HOST = 253  # RFC 1035 2.3.4: 255 octets on the wire, which leaves 253 in text form
 
@@ -51,6 +52,7 @@ class Request:
     upgrade: str = ""
 
 
+@lru_cache(maxsize=2048)
 def canonical_host(raw: str) -> str:
     """`raw` in the only spelling that rules and requests are compared in.
 

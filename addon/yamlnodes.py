@@ -17,7 +17,7 @@ from impyard.addon.errors import Fault
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is about 10 times faster
 
 _TAG = "tag:yaml.org,2002:"
-_KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "true or false", "null": "nothing"}
+_KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "true or false", "null": "an empty value"}
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INTEGER = re.compile(r"0|[1-9][0-9]*")
 
@@ -68,7 +68,7 @@ class Nodes:
 
     def mapping(self, node: Node, what: str, keys: Sequence[str] | None) -> dict[str, Node]:
         """The values of a mapping by key. Unknown keys (unless `keys` is None) and repeated ones are faults."""
-        if not isinstance(node, Mapping):
+        if not isinstance(node, Mapping) or node.tag != _TAG + "map":
             self.fault(node, f"{what} must be a mapping of keys to values, not {kind(node)}")
             return {}
         values: dict[str, Node] = {}
@@ -86,7 +86,7 @@ class Nodes:
 
     def sequence(self, node: Node, what: str) -> list[Node]:
         """The items of a list."""
-        if not isinstance(node, Sequence_):
+        if not isinstance(node, Sequence_) or node.tag != _TAG + "seq":
             self.fault(node, f"{what} must be a list, not {kind(node)}")
             return []
         return list(node.value)
@@ -95,9 +95,13 @@ class Nodes:
         """A scalar that YAML takes for text; what it takes for something else has to be quoted."""
         if not isinstance(node, Scalar):
             self.fault(node, f"{what} must be text, not {kind(node)}")
+        elif is_empty(node):
+            self.fault(node, f"{what} must be text, not an empty value")
         elif node.tag != _TAG + "str":
-            quoted = f'; write it in quotes: "{short(node.value)}"' if node.value else ""
-            self.fault(node, f"{what} must be text, and YAML takes this for {kind(node)}{quoted}")
+            written = short(node.value)
+            self.fault(
+                node, f'{what} must be text, and YAML takes this for {kind(node)}; write it in quotes: "{written}"'
+            )
         else:
             return str(node.value)
         return None
@@ -128,12 +132,11 @@ def is_empty(node: Node) -> bool:
 
 def kind(node: Node) -> str:
     """What a node is, for people."""
-    if isinstance(node, Mapping):
-        return "a mapping"
-    if isinstance(node, Sequence_):
-        return "a list"
-    name = _KINDS.get(node.tag.removeprefix(_TAG), f"something of type {short(node.tag.removeprefix(_TAG))}")
-    return f"{name} ({short(node.value)})" if node.value and name != "nothing" else name
+    tag = node.tag.removeprefix(_TAG)
+    if tag in ("map", "seq"):
+        return "a mapping" if tag == "map" else "a list"
+    name = _KINDS.get(tag, f"something of type {short(tag)}")
+    return f"{name} ({short(node.value)})" if isinstance(node, Scalar) and node.value and not is_empty(node) else name
 
 
 def short(text: str) -> str:
