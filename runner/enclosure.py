@@ -100,6 +100,16 @@ class Enclosure:
 
     def open(self) -> None:
         """Everything up to the created box. Raises ImpyardError when it must not be; `close` then undoes what was."""
+        try:
+            self._open()
+        except OSError as exc:
+            where = f" {exc.filename}" if exc.filename else f" the run in {self.plan.root / 'runs'}"
+            raise ImpyardError(
+                f"cannot prepare{where}: {(exc.strerror or str(exc)).lower()}",
+                hint="the project's runs/ folder must be yours, writable, and have some space left",
+            ) from exc
+
+    def _open(self) -> None:
         plan = self.plan
         secret_folders = (authority.data_dir(),)
         check_root(plan.root, secret_folders)
@@ -243,6 +253,8 @@ class Enclosure:
         from impyard.runner.engine_image import image_id
 
         if self.plan.image is None:
+            if image.current_image() is None:
+                self.gateway.ready()  # a build takes minutes: a policy that is broken should show before it
             return image.ensure_image(self._note)
         found = image_id(self.plan.image)
         if found is None:

@@ -62,6 +62,7 @@ class Gateway:
         self._first = threading.Event()
         self._ended = threading.Event()
         self._closing = False
+        self._log_error = threading.Event()
         self._closed: Event | None = None
         self._thread = threading.Thread(target=self._listen, daemon=True, name="lifeline")
         self._thread.start()
@@ -102,6 +103,11 @@ class Gateway:
                     f"the gateway ended right after its start{self._last_words()}", hint=self._look()
                 ) from exc
             raise ImpyardError(f"nothing answers at the gateway's door: {exc}", hint=self._look()) from exc
+        if not headers.get("x-impyard-decision") and self._log_error.wait(0.5):
+            raise ImpyardError(
+                f"the judge cannot write {Path(self._config['runs']) / 'decisions.jsonl'}, so it denies everything",
+                hint="make that file writable for you, or free some space where it lies",
+            )
         expected = hmac.new(bytes.fromhex(self._config["secret"]), challenge.encode(), hashlib.sha256).hexdigest()
         if not hmac.compare_digest(headers.get("x-impyard-canary", ""), expected):
             raise ImpyardError(
@@ -122,6 +128,8 @@ class Gateway:
     def close(self) -> Event | None:
         """End the gateway and return its closing event, None when it gave none. Safe to call twice."""
         self._closing = True
+        if not self._first.is_set():
+            self._process.kill()  # still coming up: it has nothing to close and nothing to say
         with contextlib.suppress(OSError):
             self._lifeline.shutdown(socket.SHUT_WR)
         self._ended.wait(CLOSE_LIMIT_S)
@@ -150,6 +158,8 @@ class Gateway:
                 elif event.get("event") == "closed":
                     self._closed = event
                 else:
+                    if event.get("event") == "log-unwritable":
+                        self._log_error.set()
                     self._on_event(event)
         self._ended.set()
         self._first.set()

@@ -198,9 +198,10 @@ class _Run:
         self.interrupts += 1
         stage = self.enclosure.stage
         assert stage is not None
-        first = self.interrupts == 1
-        threading.Thread(target=stage.end, args=("interrupted",), kwargs={"politely": first}, daemon=True).start()
-        if not first and self.showing:
+        # An agent that is not there yet has nothing to store, and its relay may not hear a SIGTERM yet.
+        politely = self.interrupts == 1 and self.probes is not None
+        threading.Thread(target=stage.end, args=("interrupted",), kwargs={"politely": politely}, daemon=True).start()
+        if self.interrupts > 1 and self.showing:
             raise TimeoutError("nobody reads the output")
 
     def _show(self, show: Callable[..., None], *arguments: Any) -> None:

@@ -230,7 +230,8 @@ def test_without_a_terminal_there_is_no_colour(monkeypatch: pytest.MonkeyPatch) 
     view = make_view(as_json=False, environ={"TERM": "xterm"})
     assert isinstance(view, HumanView)
     view.note("x")
-    assert sys.stdout.getvalue() == "x\n"  # type: ignore[attr-defined]
+    assert isinstance(sys.stdout, io.StringIO)
+    assert sys.stdout.getvalue() == "x\n"
 
 
 def test_the_json_view_passes_every_byte_and_nothing_else(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
