@@ -349,6 +349,33 @@ def test_names_have_addresses_of_their_own_and_nothing_else_is_answered(run: Run
     assert door.hosts() == set()  # asking for a name sends nothing
 
 
+FLOOD = """
+import socket
+def address(name): return socket.getaddrinfo(name.encode(), 443, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+first = address("a.test")
+given = {address(f"n{number}.test") for number in range(1500)}
+print(len(given), first in given, address("a.test") not in given | {first})
+try: socket.create_connection((first, 443))
+except ConnectionRefusedError: print("refused")
+socket.create_connection((address("n1499.test"), 443)).close()
+print(*[int(line.split()[1]) < 60000 for line in open("/proc/1/status") if line.startswith("VmHWM")])
+"""
+
+
+def test_a_flood_of_names_is_bounded_and_no_address_leads_to_another_name(run: Run) -> None:
+    result = run('python3 -c "$FLOOD"', env={"PATH": "/usr/bin:/bin", "FLOOD": FLOOD})
+    assert result.code == 0, result
+    # Each name had an address of its own; the first name's was dropped, is closed, and the name got a new one.
+    assert result.lines == ["1500 False True", "refused", "True"]
+
+
+def test_the_agent_gets_its_streams_and_no_other_file(run: Run) -> None:
+    result = run("ls /proc/self/fd | tr '\\n' ' '; echo; ulimit -n; ulimit -c; cat /proc/self/oom_score_adj")
+    descriptors, files, core, oom = result.lines
+    assert descriptors.split() == ["0", "1", "2", "3"]  # 3 is what ls reads the folder with
+    assert int(files) >= 1024 and core == "0" and int(oom) >= 500
+
+
 def test_an_address_outside_fails_at_once(run: Run, door: Door) -> None:
     result = run(
         f"curl -sS --noproxy '*' -m 5 -w '%{{time_total}}\\n' https://{OUTSIDE}/; echo $?;"
