@@ -246,14 +246,14 @@ class JudgeAddon:
 
     @staticmethod
     def _body_bytes(flow: http.HTTPFlow) -> int | None:
-        # `stream` is how JudgedStream says that a body follows; a stock HttpStream leaves it False.
+        if flow.request.is_http2 and "content-length" not in flow.request.headers:
+            # HTTP/2 frames bodies without a length; `stream` is how JudgedStream says that one follows.
+            return None if flow.request.stream else 0
         try:
             size = expected_http_body_size(flow.request)
         except ValueError:
             return None
-        if size is None or size < 0:
-            return None if flow.request.stream or not flow.request.is_http2 else 0
-        return size
+        return size if size is not None and size >= 0 else None
 
     async def _look_up(self, flow: http.HTTPFlow, request: Request, decision: Decision, version: str) -> None:
         # Only an allowed name is looked up: a question to a name server carries data too.

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import h2.errors
 import h11
 from mitmproxy import flow, http
 from mitmproxy.connection import Client, Connection, Server
@@ -37,6 +38,7 @@ from mitmproxy.proxy.layers.http._events import (
 )
 from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
 from mitmproxy.proxy.layers.http._http1 import Http1Server
+from mitmproxy.proxy.layers.http._http2 import Http2Server
 
 from impyard.addon import answers
 from impyard.addon.answers import Answer
@@ -168,6 +170,9 @@ class JudgedHttp1Server(Http1Server):
         yield commands.CloseConnection(self.conn)
 
     def send(self, event: HttpEvent) -> CommandGenerator[None]:
+        if isinstance(event, ResponseProtocolError) and event.code is ErrorCode.DESTINATION_UNKNOWN:
+            yield from self._refuse("malformed", "The request names no host.")  # no hook has seen it
+            return
         if isinstance(event, ResponseProtocolError) and self.response is None:
             status = event.code.http_status_code()
             if status is not None and self.conn.state & self.conn.state.CAN_WRITE:
@@ -176,6 +181,18 @@ class JudgedHttp1Server(Http1Server):
                 yield commands.CloseConnection(self.conn)
                 return
         yield from super().send(event)
+
+
+class JudgedHttp2Server(Http2Server):
+    """The box's side of an HTTP/2 connection: what breaks the protocol ends it with a record."""
+
+    def protocol_error(
+        self, message: str, error_code: int = h2.errors.ErrorCodes.PROTOCOL_ERROR
+    ) -> CommandGenerator[None]:
+        host, port = self.context.server.address or ("", 0)
+        hint = "A frame or a header is not valid HTTP/2."
+        yield RefusedHook(Refusal(self.context.client, host, port, "malformed", hint))
+        yield from super().protocol_error(message, error_code)
 
 
 class JudgedStream(HttpStream):
@@ -255,6 +272,10 @@ class JudgedStream(HttpStream):
             )
             return False
         self.context.server = self.flow.server_conn = connection
+        request = self.flow.request
+        if request.stream and request.is_http2 and connection.alpn != b"h2" and "content-length" not in request.headers:
+            # HTTP/2 frames a body by itself. Without this an HTTP/1 origin would read the body as its next request.
+            request.headers["transfer-encoding"] = "chunked"
         return True
 
     def handle_protocol_error(self, event: RequestProtocolError | ResponseProtocolError) -> CommandGenerator[None]:
@@ -324,8 +345,9 @@ class JudgedHttpLayer(HttpLayer):
         self._notes = notes
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
-        if isinstance(event, events.Start) and self.context.client.alpn != b"h2":
-            self.connections[self.context.client] = JudgedHttp1Server(self.context.fork())
+        if isinstance(event, events.Start):
+            kind = JudgedHttp2Server if self.context.client.alpn == b"h2" else JudgedHttp1Server
+            self.connections[self.context.client] = kind(self.context.fork())
         yield from super()._handle_event(event)
 
     def make_stream(self, stream_id: int) -> CommandGenerator[None]:

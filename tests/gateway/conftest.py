@@ -31,6 +31,11 @@ networkPolicies:
         method: POST
         path: /limited
         max_body: 100000
+      - action: ALLOW
+        method: GET
+        path: /pub/ws
+        websocket: true
+        max_body: 100000
       - action: DENY
         method: GET
         path: /pub/secret.*

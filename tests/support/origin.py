@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import wsproto
+import wsproto.events
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -135,6 +137,9 @@ class Origin:
             while left:
                 left -= min(left, len(block))
                 send(block if left else block[: int(argument) % len(block) or len(block)])
+        elif path.startswith("/pub/ws"):
+            self._websocket(connection, seen)
+            return False
         elif path.startswith("/pub/switch"):
             send(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: foo\r\n\r\nraw bytes")
             time.sleep(0.5)
@@ -154,6 +159,23 @@ class Origin:
             body = b"" if seen.method == "HEAD" else b"hello from the origin\n"
             send(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 22\r\n\r\n" + body)
         return True
+
+    def _websocket(self, connection: socket.socket, seen: Seen) -> None:
+        """Echo each message until the peer closes; body_bytes counts what came."""
+        protocol = wsproto.WSConnection(wsproto.ConnectionType.SERVER)
+        protocol.receive_data(seen.head)
+        while True:
+            for event in protocol.events():
+                if isinstance(event, wsproto.events.Request):
+                    connection.sendall(protocol.send(wsproto.events.AcceptConnection()))
+                elif isinstance(event, wsproto.events.BytesMessage):
+                    seen.body_bytes += len(event.data)
+                    connection.sendall(protocol.send(wsproto.events.BytesMessage(bytes(event.data))))
+                elif isinstance(event, wsproto.events.CloseConnection):
+                    if event.code != 1006:  # the peer is still there to hear it
+                        connection.sendall(protocol.send(event.response()))
+                    return
+            protocol.receive_data(connection.recv(1 << 16) or None)
 
 
 def _chunk(data: bytes) -> bytes:

@@ -1,0 +1,217 @@
+"""HTTP/2 and WebSocket through the door: judged like the rest, request by request and message by message."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+import wsproto
+import wsproto.events
+
+from tests.gateway.conftest import Bed
+
+pytestmark = pytest.mark.gateway
+
+
+class Http2:
+    """A client for one HTTP/2 connection inside a tunnel; sends what it is told, however odd."""
+
+    def __init__(self, bed: Bed, host: str) -> None:
+        self._socket: ssl.SSLSocket = bed.gateway.tls(host, alpn=("h2",))
+        assert self._socket.selected_alpn_protocol() == "h2"
+        config = h2.config.H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
+        self._h2 = h2.connection.H2Connection(config)
+        self._h2.initiate_connection()
+        self.answers: dict[int, tuple[int, bytes]] = {}
+        self.reset: set[int] = set()
+        self._begun: dict[int, tuple[int, bytes]] = {}
+        self._flush()
+
+    def _flush(self) -> None:
+        with contextlib.suppress(OSError):  # the end is seen when reading
+            self._socket.sendall(self._h2.data_to_send())
+
+    def _read(self) -> bytes:
+        try:
+            return self._socket.recv(1 << 16)
+        except OSError:
+            return b""
+
+    def send(self, path: str, method: str = "GET", *, authority: str = "a.test", extra: tuple[tuple[str, str], ...] = (),
+             body: bytes = b"", end: bool = True) -> int:  # fmt: skip
+        stream: int = self._h2.get_next_available_stream_id()
+        head = [(":method", method), (":scheme", "https"), (":authority", authority), (":path", path), *extra]
+        self._h2.send_headers(stream, head, end_stream=end and not body)
+        if body:
+            self._h2.send_data(stream, body, end_stream=end)
+        self._flush()
+        return stream
+
+    def wait(self, *streams: int) -> None:
+        """Until each stream is answered or reset."""
+        while not set(streams) <= set(self.answers) | self.reset:
+            data = self._read()
+            if not data:
+                self.reset |= set(streams)
+                return
+            for event in self._h2.receive_data(data):
+                if isinstance(event, h2.events.ResponseReceived):
+                    assert event.headers is not None
+                    self._begun[event.stream_id] = (int(dict(event.headers)[b":status"]), b"")
+                elif isinstance(event, h2.events.DataReceived):
+                    code, body = self._begun[event.stream_id]
+                    self._begun[event.stream_id] = (code, body + event.data)
+                elif isinstance(event, h2.events.StreamEnded):
+                    self.answers[event.stream_id] = self._begun.pop(event.stream_id)
+                elif isinstance(event, h2.events.StreamReset | h2.events.ConnectionTerminated):
+                    self.reset |= {event.stream_id} if isinstance(event, h2.events.StreamReset) else set(streams)
+            self._flush()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_streams_of_one_connection_are_judged_each(bed: Bed) -> None:
+    client = Http2(bed, "a.test")
+    streams = [client.send("/pub/1"), client.send("/pub/2", "POST", body=b"x"), client.send("/pub/3")]
+    client.wait(*streams)
+    assert [client.answers[stream][0] for stream in streams] == [200, 403, 200]
+    assert sorted(seen.target for seen in bed.a.seen) == ["/pub/1", "/pub/3"]
+    assert sorted(str(line["verdict"]) for line in bed.gateway.decisions()) == ["allow", "allow", "deny"]
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("authority", "extra"),
+    [("b.test", ()), ("a.test", (("host", "b.test"),)), ("a.test:8443", ())],
+    ids=["other-authority", "host-beside-it", "other-port"],
+)
+def test_an_authority_that_differs_is_denied(bed: Bed, authority: str, extra: tuple[tuple[str, str], ...]) -> None:
+    client = Http2(bed, "a.test")
+    stream = client.send("/pub/x", authority=authority, extra=extra)
+    client.wait(stream)
+    assert stream in client.reset or client.answers[stream][0] in (400, 403)
+    assert [line["verdict"] for line in bed.gateway.decisions()] == ["deny"]
+    assert bed.untouched()
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [(("transfer-encoding", "chunked"),), (("x", "a\r\nb: c"),), (("a:b", "c"),), (("connection", "close"),)],
+    ids=["transfer-encoding", "crlf", "colon", "connection"],
+)
+def test_headers_that_would_become_another_request_are_not_forwarded(
+    bed: Bed, extra: tuple[tuple[str, str], ...]
+) -> None:
+    client = Http2(bed, "a.test")
+    stream = client.send("/pub/x", extra=extra)
+    client.wait(stream)
+    assert stream in client.reset or client.answers[stream][0] in (400, 403)
+    assert [line["verdict"] for line in bed.gateway.decisions()] == ["deny"]
+    assert bed.a.seen == []
+    client.close()
+    assert bed.gateway.get("https://a.test/pub/after").status == 200
+
+
+def test_a_denied_upload_is_answered_before_its_body(bed: Bed) -> None:
+    client = Http2(bed, "a.test")
+    stream = client.send("/denied", "POST", body=b"begin", end=False)
+    started = time.monotonic()
+    client.wait(stream)
+    assert time.monotonic() - started < 1
+    assert client.answers[stream][0] == 403
+    other = client.send("/pub/x")  # the connection goes on
+    client.wait(other)
+    assert client.answers[other][0] == 200
+    client.close()
+
+
+def test_an_allowed_upload_arrives_whole(bed: Bed) -> None:
+    client = Http2(bed, "a.test")
+    stream = client.send("/v1/messages", "POST", body=b"x" * 16000)
+    client.wait(stream)
+    assert client.answers[stream][0] == 200
+    assert bed.a.seen[-1].body_bytes == 16000
+    client.close()
+
+
+class WebSocket:
+    """A client for one WebSocket."""
+
+    def __init__(self, bed: Bed, path: str) -> None:
+        self._socket = bed.gateway.tls("a.test")
+        self._ws = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+        self._socket.sendall(self._ws.send(wsproto.events.Request(host="a.test", target=path)))
+        self.closed = False
+        self.status = 101
+        self.received = b""
+        self._read()
+
+    def _read(self) -> None:
+        data = b""
+        with contextlib.suppress(OSError):
+            data = self._socket.recv(1 << 16)
+        self._ws.receive_data(data or None)
+        for event in self._ws.events():
+            if isinstance(event, wsproto.events.RejectConnection):
+                self.status = event.status_code
+            elif isinstance(event, wsproto.events.BytesMessage):
+                self.received += bytes(event.data)
+            elif isinstance(event, wsproto.events.CloseConnection):
+                self.closed = True
+
+    def echo(self, data: bytes) -> bool:
+        """Whether `data` comes back."""
+        self.received = b""
+        try:
+            self._socket.sendall(self._ws.send(wsproto.events.BytesMessage(data)))
+            while self.received != data and not self.closed:
+                self._read()
+        except OSError:
+            return False
+        return self.received == data
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.sendall(self._ws.send(wsproto.events.CloseConnection(code=1000)))
+            self._read()
+        self._socket.close()
+
+
+def test_a_websocket_with_a_rule_passes_both_ways_and_is_counted(bed: Bed) -> None:
+    client = WebSocket(bed, "/pub/ws")
+    assert client.status == 101
+    assert client.echo(b"x" * 1000)
+    assert client.echo(b"y" * 2000)
+    client.close()
+    outcome = bed.gateway.outcomes(1)[0]
+    assert (outcome["status"], outcome["bytes_up"], outcome["bytes_down"]) == (101, 3000, 3000)
+    assert len(bed.gateway.decisions()) == 1
+
+
+def test_a_websocket_without_a_rule_is_denied(bed: Bed) -> None:
+    client = WebSocket(bed, "/pub/other")
+    assert client.status == 403
+    assert [line["reason"] for line in bed.gateway.decisions()] == ["websocket"]
+    assert bed.untouched()
+
+
+def test_a_websocket_over_its_limit_is_cut(bed: Bed) -> None:
+    client = WebSocket(bed, "/pub/ws")
+    assert client.echo(b"x" * 60000)
+    assert not client.echo(b"x" * 60000)
+    assert bed.a.seen[-1].body_bytes == 60000
+    assert "max_body" in str(bed.gateway.outcomes(1)[0]["error"])
+
+
+def test_clear_text_http2_is_refused(bed: Bed) -> None:
+    with bed.gateway.connect() as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        assert b"HTTP/1.1 40" in connection.recv(4096)
+    assert [line["verdict"] for line in bed.gateway.decisions()] == ["deny"]

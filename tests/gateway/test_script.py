@@ -1,0 +1,87 @@
+"""The same judge in somebody's own mitmdump."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.gateway import ROOT
+from tests.support.origin import Origin, Pki
+
+pytestmark = pytest.mark.gateway
+
+POLICY = """\
+networkPolicies:
+  - host: a.test
+    upstream: https://127.0.0.1:{port}
+    upstream_ca: {ca}
+    policies:
+      - {{action: ALLOW, method: GET, path: /pub/.*}}
+"""
+
+
+def start(tmp_path: Path, *, policy: Path) -> tuple[subprocess.Popen[bytes], int]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    settings = [f"confdir={tmp_path / 'conf'}", f"impyard_policy={policy}", f"impyard_runs={tmp_path / 'runs'}"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    program = [Path(sys.executable).with_name("mitmdump"), "-q", "-s", ROOT / "addon" / "script.py", *options]
+    # ssl_insecure: stock TLS settings verify the origin, and know nothing of the entry's upstream_ca.
+    options = ["--ssl-insecure", "--listen-host", "127.0.0.1", "-p", str(port)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (tmp_path / "out").open("wb") as out:
+        return subprocess.Popen([*program, *options], cwd=tmp_path, env=environment, stdout=out, stderr=out), port
+
+
+@pytest.fixture
+def origin(pki: Pki) -> Iterator[Origin]:
+    origin = Origin(pki.context("a.test"))
+    yield origin
+    origin.close()
+
+
+def curl(port: int, *words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["curl", "-sS", "-k", "-m", "10", "-x", f"http://127.0.0.1:{port}", *words], capture_output=True, check=False
+    )
+
+
+def test_it_allows_and_denies_and_records(tmp_path: Path, origin: Origin, pki: Pki) -> None:
+    policy = tmp_path / "policies" / "gateway.yaml"
+    policy.parent.mkdir()
+    policy.write_text(POLICY.format(port=origin.port, ca=pki.ca_path))
+    process, port = start(tmp_path, policy=policy)
+    try:
+        for _ in range(100):
+            if curl(port, "https://a.test/pub/x").stdout == b"hello from the origin\n":
+                break
+            time.sleep(0.1)
+        count = len(origin.seen)
+        assert count == 1
+        answer = json.loads(curl(port, "https://a.test/other").stdout)
+        assert answer["reason"] == "no-rule"
+        (tmp_path / "blob").write_bytes(bytes(3_000_000))
+        upload = curl(port, "--data-binary", f"@{tmp_path / 'blob'}", "https://a.test/other")
+        assert json.loads(upload.stdout)["reason"] == "no-rule"
+        assert len(origin.seen) == count
+        lines = [json.loads(line) for line in (tmp_path / "runs" / "decisions.jsonl").read_text().splitlines()]
+        assert [line["verdict"] for line in lines][-3:] == ["allow", "deny", "deny"]
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def test_a_broken_policy_ends_mitmdump(tmp_path: Path) -> None:
+    policy = tmp_path / "gateway.yaml"
+    policy.write_text("networkPolicies: [")
+    process, _ = start(tmp_path, policy=policy)
+    assert process.wait(30) == 1
+    assert "gateway.yaml:2:1: is not YAML" in (tmp_path / "out").read_text()
