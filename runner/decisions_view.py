@@ -272,7 +272,8 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
         document = {"ok": not found, "lines": len(numbers), "faults": [{"line": n, "what": what} for n, what in found]}
         click.echo(json.dumps(document))
     elif not found:
-        click.echo(f"ok: {count}, every chain is whole; the ends of {len(receipts)} runs agree with their receipts")
+        ends = f"{len(receipts)} ended as the receipts say" if receipts else "no receipt to check an end by"
+        click.echo(f"ok: {count}, every run's chain is whole; {ends}")
     for name in unread:
         click.echo(
             f"warning: the receipt of run {name} cannot be read, so the end of its chain is not checked", err=True

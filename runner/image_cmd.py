@@ -38,14 +38,13 @@ def show_command(as_json: bool) -> int:
     else:
         click.echo(f"image    {about['image']}")
         click.echo(f"id       {about['id']}")
-        click.echo(f"base     {about['base']}")
         click.echo(f"created  {about['created']}")
         click.echo(f"size     {size_text(about['bytes'])}")
     return 0 if about["id"] is not None else 1
 
 
 def describe() -> dict[str, Any]:
-    """The image's reference and wanted base, with `id`, `created` and `bytes`, which are None when it is not built."""
+    """The image's name and the base asked for, with `id`, `created` and `bytes`: None while it is not built."""
     from impyard.runner import engine
     from impyard.runner.engine_image import image_id
     from impyard.runner.image import BASE_VARIABLE, DEFAULT_BASE, box_dir, image_ref
@@ -54,7 +53,7 @@ def describe() -> dict[str, Any]:
     reference = image_ref(box_dir(), base)
     about: dict[str, Any] = {
         "image": reference,
-        "base": base,
+        "wanted_base": base,
         "id": image_id(reference),
         "created": None,
         "bytes": None,

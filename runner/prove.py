@@ -1,0 +1,180 @@
+"""`impyard prove`: a gateway and a box without an agent, the attempts to break out, and what this machine saw of them.
+
+Three groups of claims: the box's own probes, which every run makes; the attempts from inside, made by the relay with an
+agent's standing; and what is seen from outside, which does not rest on anything that the box says.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner import boxspec, outside
+from impyard.runner.canaries import Canaries
+from impyard.runner.enclosure import Enclosure, Plan
+from impyard.runner.outside import Claim, as_object
+from impyard.runner.project import find_root, policy_files
+from impyard.runner.removal import remove_tree
+from impyard.runner.signals import Interrupted, Signals
+from impyard.runner.stage import Line, Over
+from impyard.runner.text import visible
+from impyard.runner.times import now
+
+CEILING_S = 180.0
+PROBES, ATTEMPTS = "probes", "attempts"
+TITLES = {
+    PROBES: "in the box, before an agent would start",
+    ATTEMPTS: "attempts from inside the box",
+    outside.GROUP: "seen from this machine",
+}
+
+
+@click.command()
+@click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
+@click.option("--policy", type=click.Path(path_type=Path), multiple=True, help="Instead of the project's; repeatable.")
+@click.option("--image", help="Prove this image instead of impyard's own.")
+@click.option("--json", "as_json", is_flag=True, help="The claims as one JSON document.")
+def prove(project: Path | None, policy: tuple[Path, ...], image: str | None, as_json: bool) -> int:
+    """Try to break out of a box on this machine, without an agent, and show what happened.
+
+    Exit status 1 when a claim does not hold, or the box could not be made.
+    """
+    from impyard.runner.cli import version
+
+    root = find_root(project)
+    plan = Plan(root=root, policies=policy_files(root, policy, None), ceiling_s=CEILING_S, mode="prove", image=image)
+    began = time.monotonic()
+    run, claims = examine(plan, version())
+    folder = root / "runs" / run
+    failed = [claim for claim in claims if not claim.ok]
+    if as_json:
+        document = {"ok": not failed, "run": run, "claims": [{**asdict(claim), "ok": claim.ok} for claim in claims]}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        _print(claims)
+        held = f"{len(claims) - len(failed)} of {len(claims)} claims hold"
+        click.echo(f"\n{held} ({time.monotonic() - began:.1f} s)")
+        click.echo(f"its requests: impyard decisions --run {run}" + (f"; its files: {folder}" if failed else ""))
+    return 1 if failed else 0
+
+
+def examine(plan: Plan, version: str) -> tuple[str, list[Claim]]:
+    """Open a gateway and a box by `plan`, have the box tried, and return the run's id with every claim.
+
+    Raises ImpyardError when the box cannot be made or does not report, and KeyboardInterrupt after a signal. Only a
+    box that started and then failed leaves its run's folder.
+    """
+    with Canaries() as canaries, Signals() as signals:
+        plan = replace(plan, listeners=canaries.addresses)
+        controls = canaries.control()
+        enclosure = Enclosure(plan, version, signals, lambda text: click.echo(text, err=True))
+        try:
+            enclosure.open()
+            claims = outside.created(enclosure)
+            reports = _reports(enclosure, signals)
+        except BaseException as exc:
+            signals.note_only()
+            enclosure.close()
+            _end_folder(enclosure, keep=isinstance(exc, Exception))
+            if isinstance(exc, Interrupted):
+                raise KeyboardInterrupt from None
+            raise
+        signals.note_only()
+        enclosure.close()
+        visits = canaries.hits - controls
+    claims = [
+        *_inside(reports, enclosure),
+        *claims,
+        _listeners("reached by this machine", 2 * len(plan.listeners), controls),
+        _listeners("reached by the box", 0, visits),
+        *outside.recorded(enclosure),
+        *outside.left_behind(enclosure),
+    ]
+    _end_folder(enclosure, keep=not all(claim.ok for claim in claims))
+    return enclosure.paths.id, claims
+
+
+def _inside(reports: Mapping[str, Sequence[Mapping[str, Any]]], enclosure: Enclosure) -> Iterator[Claim]:
+    """What the box reported, against what our own code wants: a relay of another image could want less."""
+    from impyard.box.probes import probes
+    from impyard.box.prove import claims
+
+    config = boxspec.relay_config(enclosure.box, (), {}, prompt=False, mode="prove")
+    for group, wanted in ((PROBES, probes(config["probes"])), (ATTEMPTS, claims(config["probes"]))):
+        found = {str(item.get("name")): str(item.get("found")) for item in reports[group]}
+        for name, expected, _find in wanted:
+            yield Claim(group, name, expected, found.get(name, "not reported"))
+
+
+def _listeners(what: str, expected: int, found: int) -> Claim:
+    return Claim(outside.GROUP, f"listeners {what}", f"{expected} times", f"{found} times")
+
+
+def _end_folder(enclosure: Enclosure, *, keep: bool) -> None:
+    """Remove what a box that has started left; or `keep` it for people to look at, with its books closed."""
+    if not enclosure.started:
+        return  # the enclosure has removed it
+    if not keep:
+        remove_tree(enclosure.paths.folder)
+        return
+    closed, receipt = enclosure.closed or {}, enclosure.receipt
+    receipt.ended, receipt.exit_reason, receipt.exit_status = now(), "refused", 1
+    receipt.decisions = {
+        "seq": closed.get("decisions"),
+        "last": closed.get("last"),
+        "allowed": closed.get("allowed", 0),
+        "denied": closed.get("denied", 0),
+    }
+    receipt.write(enclosure.paths.receipt)
+
+
+def _reports(enclosure: Enclosure, signals: Signals) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Run the box to its end and return what its relay reported, by group."""
+    stage = enclosure.stage
+    assert stage is not None
+
+    def interrupted(_number: int) -> None:
+        threading.Thread(target=stage.end, args=("interrupted",), daemon=True).start()
+
+    signals.deliver_to(interrupted)
+    reports: dict[str, Sequence[Mapping[str, Any]]] = {PROBES: (), ATTEMPTS: ()}
+    status = None
+    for item in enclosure.start().items():
+        if isinstance(item, Over):
+            status = item.status
+        elif isinstance(item, Line):
+            event = as_object(item.data)
+            if event.get("impyard") == "probes":
+                reports[PROBES] = [probe for probe in event.get("probes") or () if isinstance(probe, dict)]
+            elif event.get("impyard") == "prove":
+                reports[ATTEMPTS] = [claim for claim in event.get("claims") or () if isinstance(claim, dict)]
+    if stage.ended_by == "interrupted":
+        raise KeyboardInterrupt
+    if not reports[PROBES] or (not reports[ATTEMPTS] and all(probe.get("ok") is True for probe in reports[PROBES])):
+        words = visible(stage.last_words.decode("utf-8", "replace").strip().rpartition("\n")[2])
+        reason = stage.ended_by or f"status {status}"
+        raise ImpyardError(
+            f"the box ended without its report ({reason}){': ' + words if words else ''}",
+            hint=f"what it left is in {enclosure.paths.folder}",
+        )
+    return reports
+
+
+def _print(claims: Sequence[Claim]) -> None:
+    width = max(len(claim.name) for claim in claims)
+    for group, title in TITLES.items():
+        members = [claim for claim in claims if claim.group == group]
+        if members:
+            click.echo(("\n" if group != PROBES else "") + click.style(title, bold=True))
+        for claim in members:
+            mark = click.style("ok  ", fg="green") if claim.ok else click.style("FAIL", fg="red", bold=True)
+            wanted = "" if claim.ok else f"  (expected: {visible(claim.expected)})"
+            click.echo(f"  {mark}  {visible(claim.name):<{width}}  {visible(claim.found)}{wanted}")
