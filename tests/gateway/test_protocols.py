@@ -18,6 +18,9 @@ from tests.gateway.conftest import Bed
 pytestmark = pytest.mark.gateway
 
 
+Pairs = tuple[tuple[str, str], ...]
+
+
 class Http2:
     """A client for one HTTP/2 connection inside a tunnel; sends what it is told, however odd."""
 
@@ -42,7 +45,7 @@ class Http2:
         except OSError:
             return b""
 
-    def send(self, path: str, method: str = "GET", *, authority: str = "a.test", extra: tuple[tuple[str, str], ...] = (),
+    def send(self, path: str, method: str = "GET", *, authority: str = "a.test", extra: Pairs = (),
              body: bytes = b"", end: bool = True) -> int:  # fmt: skip
         stream: int = self._h2.get_next_available_stream_id()
         head = [(":method", method), (":scheme", "https"), (":authority", authority), (":path", path), *extra]
