@@ -207,9 +207,6 @@ def _tmpfs(box: Box) -> dict[str, str]:
         # Over all runs, which the project's own mount would show. What this run may see is mounted into it.
         str(box.paths.runs): "ro,nosuid,nodev,noexec,mode=755,size=1m",
     }
-    places = (box.paths.root, box.workspace)
-    if any(Path("/root") in place.parents for place in places):
-        mounts["/root"] = "ro,nosuid,nodev,noexec,mode=755,size=1m"  # the image's own is closed to the box's user
     for path, is_folder in box.covered:
         if is_folder:
             mounts[str(path)] = "ro,nosuid,nodev,noexec,mode=755,size=1m"

@@ -109,12 +109,6 @@ def test_the_log_is_out_of_reach() -> None:
     assert not any("decisions" in source for source in sources)
 
 
-def test_roots_own_folder_opens_only_as_far_as_a_project_in_it_needs() -> None:
-    assert "/root" not in host_config()["Tmpfs"]
-    inside = host_config(paths=RunPaths(Path("/root/p"), PATHS.id))
-    assert "mode=755" in inside["Tmpfs"]["/root"]
-
-
 def test_on_selinux_hosts_labels_are_left_alone() -> None:
     assert "label=disable" in host_config(selinux=True)["SecurityOpt"]
 
