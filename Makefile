@@ -18,10 +18,10 @@ fix: dev ## mend what can be mended
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-test: lint ## all of it; as root on Debian or Ubuntu, Docker is installed and started when it is missing
+test: ## all of it; as root on Debian or Ubuntu, Docker is installed and started when it is missing
 	@IMPYARD_SETUP=test bin/impyard
 	bin/impyard image build
-	$(PYTHON) -m pytest -q
+	@status=0; $(MAKE) --no-print-directory lint || status=1; $(PYTHON) -m pytest -q || status=1; exit $$status
 
 package: dev ## wheel and source archive in dist/
 	rm -rf build dist
