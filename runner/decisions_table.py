@@ -75,7 +75,7 @@ def _rule(entry: Entry, *, named: bool) -> str:
         return f"{_short(entry.at)} {entry.rule}" if named and entry.rule else _short(entry.at)
     if entry.nearest is not None:
         return f"closest {_short(entry.nearest.at)} ({entry.nearest.failed})"
-    return ""
+    return "(own check)" if entry.is_own_check else ""
 
 
 def _short(at: str) -> str:

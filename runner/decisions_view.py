@@ -18,6 +18,7 @@ from impyard.runner.receipt import read_receipt
 from impyard.runner.text import visible
 
 INTERRUPTED = 130
+OWN_CHECK = "(impyard's own check)"
 
 
 class Nearest(msgspec.Struct, frozen=True):
@@ -52,6 +53,12 @@ class Entry(msgspec.Struct, frozen=True):
         port = "" if self.port == {"https": 443, "http": 80}.get(self.scheme) else f":{self.port}"
         query = f"?{self.query}" if self.query else ""
         return f"{self.scheme}://{host}{port}{self.path}{query}"
+
+    @property
+    def is_own_check(self) -> bool:
+        """Whether this asks for a name that impyard itself asks for before an agent starts. The agent could ask for it
+        too, so such a line is marked and never hidden."""
+        return self.reason == "canary" or self.host == f"{self.run}.probe.impyard.invalid"
 
 
 def parse(text: bytes) -> Entry | None:
@@ -235,12 +242,12 @@ def plain_line(entry: Entry) -> str:
 
 
 def rule_text(entry: Entry) -> str:
-    """The deciding rule and its place, or the rule that came closest, or `-`."""
+    """The deciding rule and its place, or the rule that came closest, or a mark, or `-`."""
     if entry.at is not None:
         return f"{entry.at} {entry.rule}" if entry.rule else entry.at
     if entry.nearest is not None:
         return f"closest {entry.nearest.at} ({entry.nearest.failed})"
-    return entry.rule or "-"
+    return entry.rule or (OWN_CHECK if entry.is_own_check else "-")
 
 
 def json_line(text: bytes) -> str:

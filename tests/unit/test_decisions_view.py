@@ -118,6 +118,18 @@ def test_raw_control_bytes_that_someone_put_into_the_log_are_escaped_too(project
     assert json.loads(line)["path"] == "/\x9b31m\u202e\x7f"
 
 
+def test_impyards_own_checks_are_marked(project: Path, decisions: Command) -> None:
+    write(
+        project,
+        RUN,
+        (Decision(Verdict.DENY, "canary"), request(host="0.canary.impyard.invalid")),
+        (UNLISTED, request(host=f"{RUN}.probe.impyard.invalid")),
+        (UNLISTED, request(host=f"{OTHER}.probe.impyard.invalid")),
+    )
+    marks = [fields(line)[5] for line in decisions().out.splitlines()]
+    assert marks == ["(impyard's own check)", "(impyard's own check)", "-"]
+
+
 def test_denied_run_and_count_choose_the_lines(project: Path, decisions: Command) -> None:
     for number in range(30):
         write_one = DENY if number % 3 == 0 else ALLOW
