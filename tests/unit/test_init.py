@@ -186,9 +186,10 @@ def test_something_in_the_way_is_one_clear_error(project: Path, init: Command, b
     assert path.read_text() == "in the way"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written_is_one_clear_error(project: Path, init: Command) -> None:
     project.chmod(0o500)
+    if os.access(project, os.W_OK):
+        pytest.skip("this user may write everywhere")
     try:
         result = init()
     finally:
