@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mitmproxy import master, options
-from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy import options
 from mitmproxy.utils import asyncio_utils
 
 from impyard.addon.door import Door, Handlers
@@ -48,7 +47,7 @@ JUDGE_HOOKS = (
     "websocket_message",
     "websocket_end",
 )
-TLS_HOOKS = ("tls_clienthello", "tls_start_client", "tls_start_server")
+TLS_HOOKS = ("tls_start_client", "tls_start_server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ class Gateway:
             secret=config.secret,
         )
         self._tls = GatewayTls(self.authority)
-        self.door = Door(make_options(self._tls), config.run, self._handlers())
+        self.door = Door(make_options(), config.run, self._handlers())
         self.judge.drop = self.door.drop  # type: ignore[method-assign]  # the door comes after its judge
 
     def _handlers(self) -> Handlers:
@@ -138,26 +137,26 @@ class Gateway:
         }
 
 
-def make_options(tls: GatewayTls) -> options.Options:
+def make_options() -> options.Options:
     """mitmproxy's options as a judging proxy needs them.
 
-    The master is made for its options and for the context that mitmproxy's parts look up; it never runs.
+    Its layers also read options that its add-ons define; those are not loaded, so they are defined here, at the values
+    that they must have. A layer that reads any other one fails, and so ends its connection.
     """
     opts = options.Options()
-    holder = master.Master(opts)
-    holder.addons.add(Proxyserver(), tls)  # they define the options that the layers read
-    opts.update(
-        mode=[],
-        server=False,
-        rawtcp=False,
-        connection_strategy="lazy",
-        upstream_cert=False,
-        validate_inbound_headers=True,
-        normalize_outbound_headers=True,
-        http2=True,
-        websocket=True,
-        ssl_insecure=False,
-    )
+    fixed: dict[str, tuple[type, Any]] = {
+        "connection_strategy": (str, "lazy"),  # nothing is dialled before the verdict
+        "validate_inbound_headers": (bool, True),
+        "normalize_outbound_headers": (bool, True),
+        "store_streamed_bodies": (bool, False),
+        "keep_host_header": (bool, False),
+        "proxy_debug": (bool, False),
+    }
+    for name, (kind, value) in fixed.items():
+        opts.add_option(name, kind, value, "")
+    for name in ("stream_large_bodies", "body_size_limit"):  # both undo what the judge decides about a body
+        opts.add_option(name, str | None, None, "")
+    opts.update(rawtcp=False, http2=True, websocket=True)
     return opts
 
 

@@ -1,10 +1,13 @@
-"""TLS on both sides: certificates signed by our authority towards the box, verified origins away from it."""
+"""TLS on both sides: certificates signed by our authority towards the box, verified origins away from it.
+
+Not built on mitmproxy's TLS add-on: the package of its add-ons takes longer to import than all the rest, and brings
+features that a judge must not have (certificate lists served inside of tunnels, verification that can be turned off).
+"""
 
 from __future__ import annotations
 
 import functools
 import ipaddress
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +16,67 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from mitmproxy import certs, connection, tls
-from mitmproxy.addons.tlsconfig import DEFAULT_HOSTFLAGS, TlsConfig, _default_ciphers
 from mitmproxy.net import tls as net_tls
 from OpenSSL import SSL
 
 from impyard.addon.errors import ImpyardError
 from impyard.certs.authority import Authority, system_bundle
 
+# TLS 1.2 suites with forward secrecy and an AEAD; TLS 1.3 chooses by itself. The first three are what HTTP/2 needs.
+CIPHERS = (
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-CHACHA20-POLY1305",
+)
+ALPN = (b"h2", b"http/1.1", b"http/1.0", b"http/0.9")
+# RFC 6125: no wildcard inside of a label, and the subject's common name counts for nothing (OpenSSL's values).
+_NO_PARTIAL_WILDCARDS, _NEVER_CHECK_SUBJECT = 0x4, 0x20
 
-class GatewayTls(TlsConfig):
-    """mitmproxy's TLS settings with our own key store, and roots that add up instead of replacing each other."""
+
+class GatewayTls:
+    """The TLS hooks of the door."""
 
     def __init__(self, authority: Authority) -> None:
-        self.certstore = _certstore(authority)
+        self._store = _certstore(authority)
 
-    def configure(self, updated: object) -> None:
-        """Nothing comes from options: the key store is made once, above."""
-
-    def running(self) -> None:
-        """The base class reads its options again here; see configure."""
+    def tls_start_client(self, tls_start: tls.TlsData) -> None:
+        """Towards the box: a certificate for the tunnel's target and the name that the client asked for."""
+        client, server = tls_start.context.client, tls_start.context.server
+        names = [name for name in (client.sni, server.address[0] if server.address else None) if name]
+        if not names:
+            raise RuntimeError("TLS for no name")
+        sans = [_general_name(name) for name in dict.fromkeys(names)]
+        entry = self._store.get_cert(names[0], sans)
+        context = net_tls.create_client_proxy_context(
+            method=net_tls.Method.TLS_SERVER_METHOD,
+            min_version=net_tls.Version.TLS1_2,
+            max_version=net_tls.Version.UNBOUNDED,
+            cipher_list=CIPHERS,
+            ecdh_curve=None,
+            chain_file=None,
+            alpn_select_callback=_select_alpn,
+            request_client_cert=False,
+            extra_chain_certs=(),
+            dhparams=self._store.dhparams,
+        )
+        ssl_conn = SSL.Connection(context)
+        ssl_conn.use_certificate(entry.cert.to_cryptography())
+        ssl_conn.use_privatekey(entry.privatekey)
+        ssl_conn.set_accept_state()
+        tls_start.ssl_conn = ssl_conn
 
     def tls_start_server(self, tls_start: tls.TlsData) -> None:
-        """Verify the origin by the name that was judged, against the host's roots, certifi's and the entry's own."""
+        """Away from the box: the origin is verified by the judged name, against all roots and the entry's own."""
         server = tls_start.conn
         if not isinstance(server, connection.Server) or not server.sni:
             raise RuntimeError("an origin without a name to verify")
         destination = getattr(server, "destination", None)
         upstream = destination.upstream if destination is not None else None
         if not server.alpn_offers:
+            # The origin is spoken to in the client's own version of HTTP.
             server.alpn_offers = tuple(tls_start.context.client.alpn_offers)
         ssl_conn = SSL.Connection(_origin_context(upstream.ca if upstream is not None else None))
         _verify_name(ssl_conn, server.sni)
@@ -50,23 +86,30 @@ class GatewayTls(TlsConfig):
         tls_start.ssl_conn = ssl_conn
 
 
+def _select_alpn(conn: SSL.Connection, offered: list[bytes]) -> Any:
+    return next((protocol for protocol in offered if protocol in ALPN), SSL.NO_OVERLAPPING_PROTOCOLS)
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
 def _certstore(authority: Authority) -> certs.CertStore:
     key = serialization.load_pem_private_key(authority.key_path.read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
         raise ImpyardError("the authority's key is neither an EC nor an RSA key")
     cert = certs.Cert(x509.load_pem_x509_certificate(authority.cert_pem))
-    with tempfile.NamedTemporaryFile(suffix=".pem") as file:  # OpenSSL reads these from a file only
-        file.write(certs.DEFAULT_DHPARAM)
-        file.flush()
-        dhparams = certs.CertStore.load_dhparam(Path(file.name))
-    return certs.CertStore(key, cert, None, b"", dhparams)
+    return certs.CertStore(key, cert, None, b"", certs.DHParams(b""))  # no suite of ours needs the parameters
 
 
 def _verify_name(ssl_conn: SSL.Connection, name: str) -> None:
     # pyOpenSSL has no call for host verification on a connection; this is what mitmproxy itself does.
     lib: Any = vars(SSL)["_lib"]
     param = lib.SSL_get0_param(vars(ssl_conn)["_ssl"])
-    lib.X509_VERIFY_PARAM_set_hostflags(param, DEFAULT_HOSTFLAGS)
+    lib.X509_VERIFY_PARAM_set_hostflags(param, _NO_PARTIAL_WILDCARDS | _NEVER_CHECK_SUBJECT)
     try:
         packed = ipaddress.ip_address(name).packed
     except ValueError:
@@ -86,13 +129,12 @@ def _origin_context(extra: Path | None) -> SSL.Context:
 @functools.lru_cache(64)
 def _cached_context(extra: Path | None, changed: int) -> SSL.Context:
     """`changed` is part of the key, so that a renewed file is read again."""
-    minimum = net_tls.DEFAULT_MIN_VERSION
     # The undecorated function: its own cache would hand out a context that another entry has added its roots to.
     context: SSL.Context = net_tls.create_proxy_server_context.__wrapped__(
         method=net_tls.Method.TLS_CLIENT_METHOD,
-        min_version=minimum,
-        max_version=net_tls.DEFAULT_MAX_VERSION,
-        cipher_list=_default_ciphers(minimum),
+        min_version=net_tls.Version.TLS1_2,
+        max_version=net_tls.Version.UNBOUNDED,
+        cipher_list=None,
         ecdh_curve=None,
         verify=net_tls.Verify.VERIFY_PEER,
         ca_path=None,
