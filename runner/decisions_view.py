@@ -81,7 +81,9 @@ class Selection:
         self.damaged = 0
         self.first_damage: logread.Line | None = None
         # A line without these bytes cannot be wanted, which spares a million-line log the parsing.
-        self.needles = [needle.encode() for needle in (run, "deny" if denied else None) if needle]
+        self.needles = [
+            needle.encode("utf-8", "surrogateescape") for needle in (run, "deny" if denied else None) if needle
+        ]
 
     def __call__(self, line: logread.Line) -> bool:
         if any(needle not in line.text for needle in self.needles):
@@ -102,7 +104,13 @@ class Selection:
 )
 @click.option("--denied", is_flag=True, help="Only denials.")
 @click.option(
-    "-n", "count", default=50, show_default=True, type=click.IntRange(min=0), help="How many, counted from the newest."
+    "-n",
+    "count",
+    metavar="N",
+    default=50,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="How many, counted from the newest.",
 )
 @click.option("--follow", is_flag=True, help="Go on with each new decision until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="The log's own lines, as JSON.")
@@ -161,9 +169,9 @@ def show(log: Path, run: str | None, *, denied: bool, count: int, following: boo
     emit = emitter(as_json)
     emit(lines)
     warn_of_damage(selection, log)
-    if not lines and not following and not as_json:
-        click.echo(_nothing(selection, count), err=True)
     if not following:
+        if not lines and not as_json:
+            click.echo(_nothing(selection, count), err=True)
         return bool(lines)
     for line in logread.follow(log, size):
         damaged = selection.damaged
@@ -201,7 +209,7 @@ def _nothing(selection: Selection, count: int) -> str:
     if count == 0:
         return "nothing shown: -n is 0"
     kind = "denials" if selection.denied else "decisions"
-    return f"no {kind}" + (f" of run {selection.run}" if selection.run else " yet")
+    return f"no {kind}" + (f" of run {visible(selection.run)}" if selection.run else " yet")
 
 
 def _whole_size(descriptor: int) -> int:
@@ -273,6 +281,8 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
     finally:
         if descriptor is not None:
             os.close(descriptor)
+    if run is not None and not numbers and not receipts:
+        return False
     found = [(numbers[fault.line - 1] if fault.line else 0, visible(fault.what)) for fault in faults]
     count = f"{len(numbers)} {'line' if len(numbers) == 1 else 'lines'}"
     if as_json:
@@ -298,7 +308,7 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
 def _numbered(descriptor: int | None, run: str | None, numbers: list[int]) -> Iterator[bytes]:
     """The log's lines, or those of `run`; the number of each in the file is added to `numbers`."""
     if descriptor is not None:
-        needle = (run or "").encode()
+        needle = (run or "").encode("utf-8", "surrogateescape")
         for number, line in enumerate(logread.raw_lines(descriptor), 1):
             if needle in line:
                 numbers.append(number)

@@ -18,6 +18,7 @@ from impyard.runner.project import find_root
 from impyard.runner.text import size_text, visible
 
 COLOURS = {"running": "cyan", "finished": "green", "?": "yellow", "lost": "yellow"}
+MAX_DAYS = 36500
 _project = click.option(
     "--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here)."
 )
@@ -37,7 +38,9 @@ def runs(ctx: click.Context, project: Path | None) -> int:
 
 @runs.command("list")
 @_project
-@click.option("-n", "count", default=20, show_default=True, type=click.IntRange(min=1), help="How many, newest last.")
+@click.option(
+    "-n", "count", metavar="N", default=20, show_default=True, type=click.IntRange(min=1), help="How many, newest last."
+)
 @click.option("--json", "as_json", is_flag=True, help="The receipts as JSON, one per line, each with its `state`.")
 def list_command(project: Path | None = None, count: int = 20, as_json: bool = False) -> int:
     """List the runs, newest last: id, state, duration, decisions, model."""
@@ -118,6 +121,8 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
     A running run is never removed, nor is the log: runs/decisions.jsonl keeps every line.
     """
     root = _root(project)
+    if days is not None and not days <= MAX_DAYS:  # also what is no number at all
+        raise click.BadParameter(f"at most {MAX_DAYS}", param_hint="--older-than")
     if days is None and keep is None:
         raise click.UsageError("say which: --older-than DAYS, --keep N, or both")
     candidates = runs_.ids(root)[keep or 0 :]

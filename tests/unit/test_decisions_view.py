@@ -162,7 +162,9 @@ def test_a_run_that_does_not_exist_is_one_clear_error(project: Path, decisions: 
         result = decisions("--run", "20270101-000000-ffff", *args)
         assert result.status == 1
         assert "there is no run" in result.err
+        assert result.out == ""
     assert decisions("--run", "2026").status == 1  # it means two runs
+    assert "\x1b" not in decisions("--run", "\x1b[31m\udcff").err
 
 
 def test_a_run_without_a_folder_is_found_in_the_log(project: Path, decisions: Command) -> None:
@@ -399,3 +401,14 @@ def test_the_last_page_of_a_huge_log_reads_only_its_end(project: Path, decisions
     result = decisions()
     assert time.monotonic() - began < 5
     assert result.out.count("\n") == 50
+
+
+def test_a_page_of_plain_lines_loads_neither_docker_nor_the_judge_nor_rich(project: Path) -> None:
+    write(project, RUN, (ALLOW, request()))
+    code = (
+        "import sys; from impyard.runner.cli import main\n"
+        f"status = main(['decisions', '--project', {str(project)!r}])\n"
+        "print(status, [name for name in ('docker', 'mitmproxy', 'rich', 're2', 'yaml') if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CHECKOUT, check=True).stdout
+    assert out.splitlines()[-1] == "0 []"

@@ -229,7 +229,16 @@ def test_prune_asks_and_removes_nothing_when_there_is_nobody_to_ask(project: Pat
     assert runs.ids(project) == [OLD]
 
 
-@pytest.mark.parametrize("args", [(), ("--keep", "-1"), ("--older-than", "-1"), ("--keep", "x")])
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("--keep", "-1"),
+        ("--older-than", "-1"),
+        ("--keep", "x"),
+        *(("--older-than", odd) for odd in ("nan", "inf", "1e308", "-inf", "")),
+    ],
+)
 def test_prune_without_a_sensible_limit_is_a_usage_error(project: Path, impyard: Command, args: tuple[str]) -> None:
     add_run(project, OLD)
     assert impyard("runs", "prune", "--yes", *args).status == 2
@@ -295,6 +304,14 @@ def test_prune_keeps_a_run_that_has_no_receipt_yet(project: Path, impyard: Comma
     RunPaths(project, OLD).folder.mkdir(parents=True)
     impyard("runs", "prune", "--keep", "0", "--yes")
     assert runs.ids(project) == [OLD]
+
+
+def test_prune_removes_nothing_when_runs_is_a_link(project: Path, impyard: Command, tmp_path: Path) -> None:
+    add_run(project, OLD)
+    (project / "runs").rename(tmp_path / "elsewhere")
+    (project / "runs").symlink_to(tmp_path / "elsewhere")
+    assert impyard("runs", "prune", "--keep", "0", "--yes").status == 1
+    assert (tmp_path / "elsewhere" / OLD / "run.json").exists()
 
 
 def test_prune_follows_no_link_out_of_the_runs(project: Path, impyard: Command, tmp_path: Path) -> None:
