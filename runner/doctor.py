@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -195,9 +195,11 @@ def _credentials() -> Iterator[Check]:
     folder = Path(os.environ.get("PI_CODING_AGENT_DIR") or Path(os.environ.get("HOME") or "/") / ".pi" / "agent")
     mend = "start `pi` and use /login, or set a key such as ANTHROPIC_API_KEY"
     stored, fault = _stored_credentials(folder / "auth.json")
-    if fault:
-        yield Check("credentials", "warn", fault, "mend that file, or move it away and use /login in `pi`")
+    custom, custom_fault = _custom_providers(folder / "models.json")
+    for problem in filter(None, (fault, custom_fault)):
+        yield Check("credentials", "warn", problem, "mend that file, or move it away and use /login in `pi`")
     names = [f"{provider} ({'expired, ' if expired else ''}auth.json)" for provider, expired in stored]
+    names += [f"{provider} (models.json)" for provider in custom]
     names += [
         f"{provider} ({variable})"
         for provider, variables in KEY_VARIABLES.items()
@@ -208,26 +210,38 @@ def _credentials() -> Iterator[Check]:
         yield Check("credentials", "warn", ", ".join(names), "start `pi` once: it renews its token")
     elif names:
         yield Check("credentials", "ok", ", ".join(names))
-    elif not fault:
+    elif not fault and not custom_fault:
         yield Check("credentials", "warn", "none of pi's found; `--model demo` works without", mend)
 
 
 def _stored_credentials(path: Path) -> tuple[list[tuple[str, bool]], str]:
     """The providers in pi's auth.json with whether their token has expired, and what is wrong with the file."""
-    try:
-        entries = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return [], ""
-    except (OSError, ValueError) as exc:
-        return [], f"{path} cannot be read: {exc}"
-    if not isinstance(entries, dict):
-        return [], f"{path} is not pi's auth.json"
+    entries, fault = _object_in(path)
     now_ms = time.time() * 1000
     found = []
     for provider, entry in entries.items():
         expires = entry.get("expires") if isinstance(entry, dict) and entry.get("type") == "oauth" else None
         found.append((str(provider), isinstance(expires, int | float) and 0 < expires < now_ms))
-    return found, ""
+    return found, fault
+
+
+def _custom_providers(path: Path) -> tuple[list[str], str]:
+    """The providers that pi's models.json adds with a key of their own, and what is wrong with the file."""
+    content, fault = _object_in(path)
+    providers = content.get("providers")
+    entries = providers.items() if isinstance(providers, dict) else ()
+    return [str(name) for name, entry in entries if isinstance(entry, dict) and entry.get("apiKey")], fault
+
+
+def _object_in(path: Path) -> tuple[dict[str, Any], str]:
+    """The JSON object in a file, empty when there is no such file, and what is wrong with it."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}, ""
+    except (OSError, ValueError) as exc:
+        return {}, f"{path} cannot be read: {exc}"
+    return (content, "") if isinstance(content, dict) else ({}, f"{path} is not pi's {path.name}")
 
 
 def _disk(project: Path | None) -> Iterator[Check]:

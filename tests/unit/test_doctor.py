@@ -135,9 +135,14 @@ def test_credentials_are_named_and_never_shown(
             }
         )
     )
+    (agent / "models.json").write_text(
+        json.dumps({"providers": {"ollama": {"apiKey": "secret-local"}, "bare": {}, "odd": 1}})
+    )
     check = examine()[1]["credentials"]
     assert check["status"] == "ok"
-    assert check["found"] == "anthropic (auth.json), openai-codex (expired, auth.json), openai (OPENAI_API_KEY)"
+    assert check["found"] == (
+        "anthropic (auth.json), openai-codex (expired, auth.json), ollama (models.json), openai (OPENAI_API_KEY)"
+    )
     assert "secret" not in json.dumps(check)
     assert not marker.exists()
 
