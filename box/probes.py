@@ -11,11 +11,13 @@ import errno
 import os
 import socket
 import stat
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 ANSWER_LIMIT_S = 10.0
 CONNECT_LIMIT_S = 2.0
+SIOCGIFFLAGS, IFF_UP = 0x8913, 1
 DOCKER_SOCKETS = (
     "/var/run/docker.sock",
     "/run/docker.sock",
@@ -69,8 +71,21 @@ def probes(facts: Facts) -> list[Probe]:
 
 
 def interfaces() -> str:
-    """The names of the network interfaces."""
-    return " ".join(sorted(name for _index, name in socket.if_nameindex()))
+    """The names of the network interfaces that are up.
+
+    Some kernels put idle tunnel devices (tunl0, sit0) into every network namespace; without capabilities, which another
+    probe sees to, nobody can bring one up.
+    """
+    import fcntl
+
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _index, name in socket.if_nameindex():
+            request = struct.pack("16sh22x", name.encode(), 0)  # struct ifreq of netdevice(7)
+            flags = struct.unpack_from("16xh", fcntl.ioctl(any_socket, SIOCGIFFLAGS, request))[0]
+            if flags & IFF_UP:
+                found.append(name)
+    return " ".join(sorted(found)) or "none"
 
 
 def routes() -> str:
