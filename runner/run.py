@@ -23,12 +23,14 @@ from impyard.runner.project import check_root, check_workspace, find_root, polic
 from impyard.runner.receipt import EXITS
 from impyard.runner.signals import Interrupted, Signals
 from impyard.runner.stage import Line, News
+from impyard.runner.tally import tally
 from impyard.runner.text import visible
 from impyard.runner.times import now
 from impyard.runner.view import View
 
 RECEIPT_FILES = 200
 RECEIPT_HOSTS = 200
+PI_GREETING = "No project session found with id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,12 @@ class _Run:
         self._show(self.view.note, text)
 
     def _count(self) -> None:
-        receipt, closed, denials = self.enclosure.receipt, self.enclosure.closed or {}, self.enclosure.denials
+        """The receipt's counts: the gateway's own, or those of the log when it went without a word."""
+        enclosure = self.enclosure
+        receipt, closed, denials = enclosure.receipt, enclosure.closed, enclosure.denials
+        if closed is None:
+            found = tally(enclosure.paths.runs / "decisions.jsonl", receipt.run)
+            closed = {"decisions": found.seq, "last": found.last, "allowed": found.allowed, "denied": found.denied}
         receipt.decisions = {
             "seq": closed.get("decisions"),
             "last": closed.get("last"),
@@ -258,5 +265,6 @@ def _out_of_memory(container: str, started: int) -> bool:
 
 
 def _last_line(data: bytes) -> str:
-    lines = data.decode("utf-8", "replace").strip().splitlines()
+    """The last line of standard error that says something: pi greets each new session with a warning."""
+    lines = [line for line in data.decode("utf-8", "replace").strip().splitlines() if PI_GREETING not in line]
     return visible(lines[-1]) if lines else ""
