@@ -1,0 +1,144 @@
+"""The origin and the proxies that are compared, all on loopback, and the folder that they live in."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench import processes
+from tests.bench.client import HOST, Way
+from tests.bench.load import Seen
+from tests.support.gateway import LiveGateway
+from tests.support.origin import Pki
+
+START_LIMIT_S = 30.0
+
+
+@dataclass(slots=True)
+class Target:
+    """Something that a load can go through. pid: the process that is measured, 0 for none (straight to the origin)."""
+
+    name: str
+    way: Way
+    pid: int = 0
+    gateway: LiveGateway | None = None
+
+
+class Bed:
+    """One origin, and proxies in front of it. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="impyard-bench-", ignore_cleanup_errors=True)
+        self.folder = Path(self._folder.name)
+
+    def __enter__(self) -> Bed:
+        pki = Pki(self.folder)
+        pki.context(HOST)
+        self.origin_ca = str(pki.ca_path)
+        self._origin = processes.start(
+            processes.python("origin", str(self.folder / f"{HOST}.pem")), processes.other_cpu()
+        )
+        assert self._origin.stdout is not None
+        self.port = int(self._origin.stdout.readline())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        processes.stop(self._origin)
+        self._folder.cleanup()
+
+    @property
+    def origin_pid(self) -> int:
+        return self._origin.pid
+
+    def direct(self) -> Target:
+        """No proxy."""
+        return Target("direct", Way("", self.port, self.origin_ca))
+
+    @contextmanager
+    def bare_mitmdump(self) -> Iterator[Target]:
+        """mitmproxy's own command from this Python environment, without any add-on but its own.
+
+        It is told not to print flows: that would cost it more than our whole decision log costs us.
+        """
+        confdir = self.folder / "mitmproxy"
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        process = processes.start(
+            [
+                str(Path(sys.executable).with_name("mitmdump")),
+                *("--listen-host", "127.0.0.1", "--listen-port", str(port), "--quiet"),
+                *("--set", "flow_detail=0", "--set", f"confdir={confdir}"),
+                *("--set", f"ssl_verify_upstream_trusted_ca={self.origin_ca}"),
+            ],
+            processes.measured_cpu(),
+            log=self.folder / "mitmdump.log",
+        )
+        try:
+            self._wait_for(port, process)
+            ca = str(confdir / "mitmproxy-ca-cert.pem")
+            yield Target("bare mitmdump", Way(f"127.0.0.1:{port}", self.port, ca), process.pid)
+        finally:
+            processes.stop(process)
+
+    @contextmanager
+    def gateway(self, name: str = "gateway", *, rules: int = 20) -> Iterator[Target]:
+        """Our gateway with its door and its logs. rules: how many rules the one host has."""
+        root = self.folder / name
+        root.mkdir(exist_ok=True)
+        live = LiveGateway(root, self._policy(rules), ca=self.folder / "ca")
+        if live.first.get("event") != "ready":
+            live.kill()
+            raise RuntimeError(f"the gateway did not start: {live.first} {live.stderr_path.read_text()}")
+        processes.pin(live.process.pid, processes.measured_cpu())
+        try:
+            way = Way(str(live.door / "judge.sock"), self.port, str(live.authority.cert_path))
+            yield Target(name, way, live.process.pid, live)
+        finally:
+            live.stop()
+
+    def load(self, target: Target, connections: int, seconds: float) -> tuple[Seen, float]:
+        """One load through a target: what it saw, and the CPU seconds that the target used for it."""
+        order = {"way": target.way.as_dict(), "connections": connections, "seconds": seconds}
+        before = processes.cpu_s(target.pid) if target.pid else 0.0
+        process = processes.start(processes.python("load", json.dumps(order)), processes.other_cpu())
+        output, _ = process.communicate(timeout=seconds + 60)
+        used = processes.cpu_s(target.pid) - before if target.pid else 0.0
+        if process.returncode:
+            raise RuntimeError(f"the load through {target.name} failed")
+        return Seen(**json.loads(output)), used
+
+    def _policy(self, rules: int) -> str:
+        """`rules` rules on one host; the first one allows the measured paths, so all after it must be passed over."""
+        lines = [
+            "networkPolicies:",
+            f"  - host: {HOST}",
+            f"    port: {self.port}",
+            f"    upstream: https://127.0.0.1:{self.port}",
+            f"    upstream_ca: {self.origin_ca}",
+            "    policies:",
+            "      - {action: ALLOW, method: [GET, POST], path: '/(small|bytes/[0-9]+|sink|events)'}",
+        ]
+        for number in range(rules - 1):
+            path = f"/v{number % 7}/(users|repos|orgs)/[^/]+/item{number}(/.*)?"
+            lines.append(f"      - {{action: ALLOW, method: GET, path: '{path}'}}")
+        return "\n".join(lines) + "\n"
+
+    def _wait_for(self, port: int, process: subprocess.Popen[str]) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise RuntimeError(f"mitmdump ended early: {(self.folder / 'mitmdump.log').read_text()}")
+            try:
+                socket.create_connection(("127.0.0.1", port), 0.2).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise RuntimeError("mitmdump did not open its port")

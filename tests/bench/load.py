@@ -1,0 +1,126 @@
+"""The load of small requests, in a process of its own: `python -m tests.bench.load JSON` prints what it saw as JSON.
+
+Closed loop: each connection has one request under way. A warm-up that is not counted opens the connections.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import ssl
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+
+from tests.bench.client import Way, head, open_tls, parse_head
+
+PATH = "/small"
+WARM_UP_S = 0.3
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a load saw. per_s: answers with status 200 per second in the window; total: those of the warm-up too.
+
+    own_cpu_s: CPU time of this process per second of the window. errors: other answers, and connections that ended.
+    """
+
+    per_s: float = 0.0
+    total: int = 0
+    errors: int = 0
+    median_ms: float = 0.0
+    p99_ms: float = 0.0
+    own_cpu_s: float = 0.0
+    first_error: str = ""
+
+
+@dataclass(slots=True)
+class _Lane:
+    connection: ssl.SSLSocket
+    sent: float = 0.0
+    buffer: bytes = b""
+
+
+@dataclass(slots=True)
+class _Tally:
+    begin: float
+    counted: int = 0
+    total: int = 0
+    errors: list[str] = field(default_factory=list)
+    delays: list[float] = field(default_factory=list)
+
+
+def run(way: Way, connections: int, seconds: float) -> Seen:
+    """Send requests on `connections` kept connections for `seconds` after the warm-up, which is never longer."""
+    request = head(way, "GET", PATH)
+    lanes: dict[int, _Lane] = {}
+    poll = select.epoll()
+    for _ in range(connections):
+        connection = open_tls(way)
+        connection.sendall(request)
+        connection.setblocking(False)
+        lanes[connection.fileno()] = _Lane(connection, time.perf_counter())
+        poll.register(connection.fileno(), select.EPOLLIN)
+    tally = _Tally(time.perf_counter() + min(WARM_UP_S, seconds))
+    end, cpu = tally.begin + seconds, 0.0
+    while lanes and (now := time.perf_counter()) < end:
+        if not cpu and now >= tally.begin:
+            cpu = time.process_time()
+        for number, _ in poll.poll(end - now):
+            if not _advance(lanes[number], request, tally):
+                poll.unregister(number)
+                lanes.pop(number).connection.close()
+    used = time.process_time() - cpu
+    for lane in lanes.values():
+        lane.connection.close()
+    tally.delays.sort()
+    return Seen(
+        per_s=tally.counted / seconds,
+        total=tally.total,
+        errors=len(tally.errors),
+        median_ms=_at(tally.delays, 0.5),
+        p99_ms=_at(tally.delays, 0.99),
+        own_cpu_s=used / seconds,
+        first_error=tally.errors[0] if tally.errors else "",
+    )
+
+
+def _advance(lane: _Lane, request: bytes, tally: _Tally) -> bool:
+    """Read what is there; after a whole answer send the next request. Whether the connection is still good."""
+    try:
+        data = lane.connection.recv(65536)
+        if not data:
+            raise OSError("the connection was closed")
+        buffer = lane.buffer + data
+        split = buffer.find(b"\r\n\r\n")
+        if split < 0:
+            lane.buffer = buffer
+            return True
+        status, length = parse_head(buffer[: split + 2])
+        if len(buffer) - split - 4 < length:
+            lane.buffer = buffer
+            return True
+        now = time.perf_counter()
+        if status != 200:
+            raise OSError(f"status {status}")
+        tally.total += 1
+        if now >= tally.begin:
+            tally.counted += 1
+            tally.delays.append((now - lane.sent) * 1000)
+        lane.buffer, lane.sent = b"", now
+        lane.connection.sendall(request)
+        return True
+    except ssl.SSLWantReadError:
+        return True  # a record of TLS itself
+    except (OSError, ValueError) as exc:
+        tally.errors.append(str(exc))
+        return False
+
+
+def _at(values: list[float], share: float) -> float:
+    return values[int(share * (len(values) - 1))] if values else 0.0
+
+
+if __name__ == "__main__":
+    order = json.loads(sys.argv[1])
+    print(json.dumps(asdict(run(Way(**order["way"]), order["connections"], order["seconds"]))))

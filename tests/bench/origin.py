@@ -1,0 +1,112 @@
+"""The origin, in a process of its own: `python -m tests.bench.origin CERTIFICATE` prints its port and serves TLS.
+
+GET  /small      200 bytes of JSON
+GET  /bytes/N    N bytes
+POST /sink       reads the body, answers with its length
+GET  /events     an event with this process's clock, and a second one only after somebody asked for /release
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import sys
+import threading
+import time
+
+from tests.bench.client import BLOCK_BYTES, content_length
+
+SMALL = b'{"object":"list","data":[{"id":"bench","version":"1.2.3","note":"%s"}]}' % (b"x" * 133)
+# The second event goes out after this long even if nobody asked for it.
+HELD_BACK_S = 2.0
+
+
+class Origin:
+    """A thread for each connection."""
+
+    def __init__(self, certificate: str) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate)
+        self._context.set_alpn_protocols(["http/1.1"])
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self._released = threading.Event()
+        self.port = int(self._listener.getsockname()[1])
+
+    def serve(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, plain: socket.socket) -> None:
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._context.wrap_socket(plain, server_side=True) as connection:
+                buffer = b""
+                while True:
+                    while (end := buffer.find(b"\r\n\r\n")) < 0:
+                        data = connection.recv(65536)
+                        if not data:
+                            return
+                        buffer += data
+                    head, buffer = buffer[: end + 2], buffer[end + 4 :]
+                    buffer = self._answer(connection, head, buffer)
+        except (OSError, ValueError):
+            return
+
+    def _answer(self, connection: ssl.SSLSocket, head: bytes, buffer: bytes) -> bytes:
+        """Answer one request; what came after it."""
+        path = head.split(b" ", 2)[1]
+        if path == b"/small":
+            connection.sendall(_whole(SMALL))
+        elif path.startswith(b"/bytes/"):
+            _send_bytes(connection, int(path[7:]))
+        elif path == b"/sink":
+            length = content_length(head)
+            left, buffer = length - len(buffer[:length]), buffer[length:]
+            block = bytearray(BLOCK_BYTES)
+            while left:
+                received = connection.recv_into(block, min(left, BLOCK_BYTES))
+                if not received:
+                    raise OSError("the upload was cut")
+                left -= received
+            connection.sendall(_whole(b'{"got":%d}' % length))
+        elif path == b"/events":
+            self._events(connection)
+        elif path == b"/release":
+            self._released.set()
+            connection.sendall(_whole(b"{}"))
+        else:
+            connection.sendall(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+        return buffer
+
+    def _events(self, connection: ssl.SSLSocket) -> None:
+        self._released.clear()
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        connection.sendall(_event())
+        self._released.wait(HELD_BACK_S)
+        connection.sendall(_event() + b"0\r\n\r\n")
+
+
+def _whole(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def _event() -> bytes:
+    data = b"data: %d\n\n" % time.monotonic_ns()
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def _send_bytes(connection: ssl.SSLSocket, left: int) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % left)
+    block = os.urandom(BLOCK_BYTES)
+    while left:
+        size = min(left, BLOCK_BYTES)
+        connection.sendall(block if size == BLOCK_BYTES else block[:size])
+        left -= size
+
+
+if __name__ == "__main__":
+    origin = Origin(sys.argv[1])
+    print(origin.port, flush=True)
+    origin.serve()

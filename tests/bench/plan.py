@@ -1,0 +1,20 @@
+"""How much is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """rounds: of each comparison. seconds: of each load. connections: which numbers of them. body_mib: of a big body.
+
+    rules: how many of them are many. commands: how often a command is started.
+    """
+
+    rounds: int = 9
+    seconds: float = 1.5
+    connections: tuple[int, ...] = (1, 16)
+    body_mib: int = 1024
+    rules: int = 10_000
+    commands: int = 10

@@ -1,0 +1,139 @@
+"""From `impyard run` to the agent's first event, beside `docker run` of the same image with nothing around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from impyard.runner.credentials import demo_agent, write_agent_folder
+from tests.bench.plan import Plan
+from tests.bench.processes import ROOT
+from tests.bench.rounds import alternate, spread
+from tests.bench.table import Row
+
+AT_MOST_S = 1.0
+ROUNDS = 7
+LIMIT_S = 120.0
+BUILD_LIMIT_S = 1800.0
+PROMPT = "write 4 to answer.txt"
+
+
+def measure(plan: Plan) -> Iterator[Row]:
+    """Alternating starts. pi writes its `session` record before it asks a model, so neither needs one to get there."""
+    if shutil.which("docker") is None:
+        raise RuntimeError("needs the docker command, to compare with")
+    with tempfile.TemporaryDirectory(prefix="impyard-bench-", ignore_cleanup_errors=True) as folder:
+        place = Place(Path(folder))
+        place.prepare()
+        commands = {"impyard": place.impyard(), "docker": place.docker()}
+
+        def one(name: str) -> float:
+            return first_event_s(commands[name], place.environment, LIMIT_S)
+
+        one("docker")
+        ours, theirs = alternate(["impyard", "docker"], min(plan.rounds, ROUNDS), one)
+    more = spread([a - b for a, b in zip(ours, theirs, strict=True)])
+    yield Row(
+        "start of a run, more than docker run",
+        f"{more.median:.2f} s",
+        more.text(".2f"),
+        f"<= {AT_MOST_S} s",
+        more.median <= AT_MOST_S,
+        f"to pi's first event {spread(ours).median:.2f} and {spread(theirs).median:.2f} s",
+    )
+
+
+class Place:
+    """A project, an authority of its own, and an agent folder for the container that has nothing around it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project = folder / "project"
+        self.home = folder / "home"
+        self.image = ""
+        # The user's own authority stays as it is; the demo model needs no key, so none may come from here.
+        self.environment = {**os.environ, "IMPYARD_DATA_DIR": str(folder / "data")}
+
+    def prepare(self) -> None:
+        """Make the project, and the image and the authority by a first run. Raises RuntimeError when that fails."""
+        self.project.mkdir()
+        self.home.mkdir()
+        write_agent_folder(demo_agent(), self.home)
+        self._call("init", "--project", str(self.project))
+        first_event_s(self.impyard(), self.environment, BUILD_LIMIT_S)
+        receipt = next(self.project.glob("runs/*/run.json"))
+        self.image = json.loads(receipt.read_text())["image"]["id"]
+
+    def impyard(self) -> list[str]:
+        run = ["run", "--project", str(self.project), "--model", "demo", "--json", PROMPT]
+        return [sys.executable, "-m", "impyard.runner", *run]
+
+    def docker(self) -> list[str]:
+        """The same pi in the same image, as a user would start it who trusts it."""
+        variables = {
+            "PI_CODING_AGENT_DIR": str(self.home / "agent"),
+            "PI_OFFLINE": "1",
+            "PI_SKIP_VERSION_CHECK": "1",
+            "PI_TELEMETRY": "0",
+        }
+        return [
+            *("docker", "run", "--rm", "--network", "none", "--user", f"{os.geteuid()}:{os.getegid()}"),
+            *("--volume", f"{self.home}:{self.home}", "--workdir", str(self.home), "--env", f"HOME={self.home}"),
+            *(item for name, value in variables.items() for item in ("--env", f"{name}={value}")),
+            *("--entrypoint", "pi", self.image),
+            *("--mode", "json", "--offline", "--no-approve", "--no-extensions", "--model", "demo/demo", PROMPT),
+        ]
+
+    def _call(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "impyard.runner", *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"impyard {arguments[0]} failed: {done.stderr[:300]}")
+
+
+def first_event_s(command: list[str], environment: dict[str, str], limit_s: float) -> float:
+    """Seconds until a command prints pi's `session` record. The command is then let to its own end, at most 30 s.
+
+    Raises RuntimeError when the record does not come.
+    """
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    killer = threading.Timer(limit_s, process.kill)
+    killer.start()
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{") and json.loads(line).get("type") == "session":
+                took = time.perf_counter() - begin
+                break
+        else:
+            raise RuntimeError(f"{command[0]} ended without an event: {process.communicate()[1][-300:]}")
+        _let_end(process)
+        return took
+    finally:
+        killer.cancel()
+
+
+def _let_end(process: subprocess.Popen[str]) -> None:
+    """Both take themselves down when they are asked to; an unfinished container must not slow down the next start."""
+    process.terminate()
+    try:
+        process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()

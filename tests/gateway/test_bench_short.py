@@ -1,0 +1,71 @@
+"""The benchmark measures: each part that needs no container, for a moment. Times are not asserted, only that they are
+of real work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.bench import big_bodies, first_event, help_time, kept_connections, many_rules
+from tests.bench.bed import Bed
+from tests.bench.plan import Plan
+from tests.bench.rounds import alternate, ratios
+from tests.bench.table import Row, lines
+
+pytestmark = pytest.mark.gateway
+
+SHORT = Plan(rounds=1, seconds=0.2, connections=(2,), body_mib=4, rules=100, commands=1)
+
+
+@pytest.mark.parametrize(
+    ("measure", "figures"),
+    [
+        (kept_connections.measure, 3),
+        (many_rules.measure, 2),
+        (big_bodies.measure, 6),
+        (first_event.measure, 1),
+        (help_time.measure, 1),
+    ],
+    ids=["kept", "rules", "bodies", "event", "help"],
+)
+def test_each_measure_yields_its_figures(measure: Callable[[Plan], Iterator[Row]], figures: int) -> None:
+    rows = list(measure(SHORT))
+    assert len(rows) >= figures
+    for row in rows:
+        assert any(digit in row.figure for digit in "0123456789"), row
+    assert len(lines(rows)) == len(rows) + 2
+
+
+def test_each_measured_request_was_judged_and_recorded() -> None:
+    with Bed() as bed, bed.gateway() as target:
+        seen, cpu_s = bed.load(target, 2, 0.3)
+        assert target.gateway is not None
+        verdicts = [line["verdict"] for line in target.gateway.decisions()]
+    assert seen.errors == 0
+    assert seen.per_s > 0
+    assert cpu_s > 0
+    # One more for each connection whose last request was under way at the end.
+    assert seen.total <= len(verdicts) <= seen.total + 2
+    assert set(verdicts) == {"allow"}
+
+
+def test_a_gateway_that_denies_is_not_taken_for_a_fast_one() -> None:
+    with Bed() as bed, bed.gateway() as target:
+        assert target.gateway is not None
+        target.gateway.policy_path.write_text("networkPolicies: []\n")
+        with pytest.raises(RuntimeError, match="failed requests"):
+            kept_connections.compare(bed, [target], SHORT, 1)
+
+
+def test_rounds_turn_the_order_and_ratios_are_taken_within_a_round() -> None:
+    order: list[str] = []
+
+    def place(name: str) -> float:
+        order.append(name)
+        return len(order)
+
+    results = alternate(["a", "b"], 3, place)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert results == [[1, 4, 5], [2, 3, 6]]
+    assert ratios([2.0, 1.0], [1.0, 1.0]).median == 1.5
