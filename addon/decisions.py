@@ -47,8 +47,7 @@ def encode_decision(
     """
     nearest = decision.nearest
     path, query = _short(request.path, MAX_PATH), _short(request.query, MAX_QUERY)
-    headers = [(name.lower(), _short(value, MAX_VALUE), len(value)) for name, value in request.headers[:MAX_HEADERS]]
-    clean = redact.is_clean([path, query, *[value for _, value, _ in headers]])
+    clean = redact.is_clean([path, query, *[_short(value, MAX_VALUE) for _, value in request.headers[:MAX_HEADERS]]])
     fields: dict[str, Any] = {
         "ts": ts,
         "id": id,
@@ -67,7 +66,7 @@ def encode_decision(
         "path": _cut(path if clean else redact.text(path), MAX_PATH, len(request.path)),
         "query": _cut(redact.query(query, clean=clean), MAX_QUERY, len(request.query)),
         "http": _cut(request.http, MAX_NAME),
-        "headers": _headers(headers, len(request.headers), clean),
+        "headers": _headers(request.headers, clean),
         "body_bytes": request.body_bytes,
         "prev": prev,
     }
@@ -192,21 +191,18 @@ def _parsed(line: bytes) -> tuple[str, int, str] | None:
     return None
 
 
-def _headers(headers: list[tuple[str, str, int]], count: int, clean: bool) -> dict[str, str]:
-    """Headers by lower-case name, values of one name joined as HTTP joins them, redacted and cut.
-
-    headers: name, value cut to MAX_VALUE, whole length. count: how many there were.
-    """
+def _headers(headers: tuple[tuple[str, str], ...], clean: bool) -> dict[str, str]:
+    """Headers by lower-case name, values of one name joined as HTTP joins them, redacted and cut."""
     found: dict[str, str] = {}
-    for name, value, size in headers:
-        kept = redact.header(name, value, clean=clean)
-        if size > MAX_VALUE or len(kept) > MAX_VALUE:
-            kept = _cut(kept, MAX_VALUE, size)
-        if len(name) > MAX_NAME:
-            name = _cut(name, MAX_NAME)
-        found[name] = f"{found[name]}, {kept}" if name in found else kept
-    if count > len(headers):
-        found["…"] = f"({count - len(headers)} more)"
+    for name, value in headers[:MAX_HEADERS]:
+        name = name.lower() if len(name) <= MAX_NAME else _cut(name.lower(), MAX_NAME)
+        if redact.is_secret(name):
+            value = redact.REDACTED
+        elif not clean or len(value) > MAX_VALUE or "?" in value or "://" in value:
+            value = _cut(redact.value(_short(value, MAX_VALUE), clean=clean), MAX_VALUE, len(value))
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    if len(headers) > MAX_HEADERS:
+        found["…"] = f"({len(headers) - MAX_HEADERS} more)"
     return found
 
 

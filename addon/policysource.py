@@ -72,6 +72,7 @@ class PolicySource:
             self._current = PolicyError(tuple(faults), hint="every policy file must be there and readable")
         elif contents != self._contents:
             self._contents = contents
+            self._current = PolicyError((Fault("policy", 0, 0, "could not be loaded"),))  # should loading itself break
             try:
                 self._current = read_policy(contents, root=self.root)
             except PolicyError as exc:

@@ -26,20 +26,26 @@ _LOOKS = re2.compile(
     r"|xox[a-z]-[A-Za-z0-9-]{10,}|A[KS]IA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}"
     r"|[sr]k_live_[A-Za-z0-9]{16,}|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}[A-Za-z0-9._-]*)"
 )
+_HAS_LOOKS = re2.Set.SearchSet()  # the same as a yes or no, which is three times faster
+_HAS_LOOKS.Add(_LOOKS.pattern)
+_HAS_LOOKS.Compile()
 
 
 def is_clean(texts: Iterable[str]) -> bool:
     """Whether none of the texts holds what looks like a key, percent-encoded or not."""
     whole = "\n".join(texts)
-    if _LOOKS.search(_encodable(whole)):
+    if _HAS_LOOKS.Match(_encodable(whole)):
         return False
-    return "%" not in whole or not _LOOKS.search(_encodable(_decoded(whole)))
+    return "%" not in whole or not _HAS_LOOKS.Match(_encodable(_decoded(whole)))
 
 
-def header(name: str, value: str, *, clean: bool = False) -> str:
-    """A header's value as it may be written down. `name` is in lower case; `clean`: `is_clean` was asked about it."""
-    if _is_secret(name):
-        return REDACTED
+def is_secret(name: str) -> bool:
+    """Whether the value of a header or of a query's field is a secret, by its name in any encoding."""
+    return _classified(name) if len(name) <= _MAX_NAME else _classified.__wrapped__(name)
+
+
+def value(value: str, *, clean: bool = False) -> str:
+    """The value of a header that is no secret as a whole. `clean`: `is_clean` was asked about it."""
     if "://" in value or "?" in value:  # Referer, Location and the like carry whole addresses
         value = _USERINFO.sub(REDACTED + "@", value)
         before, mark, rest = value.partition("?")
@@ -60,13 +66,9 @@ def text(raw: str) -> str:
 
 def _field(field: str, clean: bool) -> str:
     name, equals, value = field.partition("=")
-    if value and _is_secret(name):
+    if value and is_secret(name):
         return name + equals + REDACTED
     return field if clean else text(name) + equals + text(value)
-
-
-def _is_secret(name: str) -> bool:
-    return _classified(name) if len(name) <= _MAX_NAME else _classified.__wrapped__(name)
 
 
 @lru_cache(maxsize=1024)

@@ -16,10 +16,11 @@ import re2
 
 DEFAULT_PORTS: Mapping[str, int] = {"https": 443, "http": 80}
 
-# RE2's own default. A set needs about 3 KiB a rule to compile; the rest is a cache that is filled as paths come in, so
-# this is also what the sender of many odd paths can make the gateway hold.
+# RE2's own default, and more for many rules. What compiling leaves of it is a cache that is filled as paths come in, so
+# this is also what the sender of many odd paths can make the gateway hold: sets that need more get more, no others.
 _MIN_MEM = 8 << 20
 _MEM_PER_RULE = 8 << 10
+_MORE_MEM = 8
 _LITERAL = re.compile(r"[^\\.^$|?*+()\[\]{}]*")
 
 
@@ -75,24 +76,33 @@ class Rule:
 class Paths:
     """The path expressions of one entry, as one RE2 set."""
 
-    __slots__ = ("_set", "_size")
+    __slots__ = ("_expressions", "_mem", "_set", "_size")
 
     def __init__(self, room: int) -> None:
         """room: how many expressions will be added."""
-        options = path_options()
-        options.max_mem = _MIN_MEM + _MEM_PER_RULE * room
-        self._set = re2.Set.FullMatchSet(options)
+        self._mem = _MIN_MEM + _MEM_PER_RULE * room
+        self._set = _new_set(self._mem)
+        self._expressions: list[str] = []
         self._size = 0
 
     def add(self, expression: str) -> None:
         """Adds the next expression; raises re2.error, without a reason, when RE2 cannot parse it."""
         self._set.Add(expression)
-        self._size += 1
+        self._expressions.append(expression)
 
     def compile(self) -> None:
         """Ends adding. Raises re2.error when the expressions together are too large."""
-        self._set.Add("(?s).*")  # matches every path: its absence tells a failure from "nothing matched"
-        self._set.Compile()
+        self._size = len(self._expressions)
+        self._expressions.append("(?s).*")  # matches every path: its absence tells a failure from "nothing matched"
+        self._set.Add(self._expressions[-1])
+        try:
+            self._set.Compile()
+        except re2.error:
+            self._set = _new_set(self._mem * _MORE_MEM)
+            for expression in self._expressions:
+                self._set.Add(expression)
+            self._set.Compile()
+        self._expressions = []
 
     def matching(self, path: str) -> list[int]:
         """The places of the expressions that match the whole path, last first. Raises MatchFailed."""
@@ -148,6 +158,12 @@ class Entry:
         near = self._literals[max(0, at - 4) : at + 4]
         near.sort(key=lambda item: -_common(item[0], path))
         return [self.rules[n] for _, n in near]
+
+
+def _new_set(max_mem: int) -> re2.Set:
+    options = path_options()
+    options.max_mem = max_mem
+    return re2.Set.FullMatchSet(options)
 
 
 def path_options() -> re2.Options:

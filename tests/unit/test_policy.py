@@ -6,7 +6,6 @@ import gc
 import hashlib
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -131,13 +130,12 @@ networkPolicies:
     assert [entry.rules[0].at for entry in policy.entries] == ["gateway.yaml:4", "gateway.yaml:4"]
 
 
-def test_aliases_do_not_multiply_without_end() -> None:
-    rules = "&r [" + "{action: ALLOW, method: GET, path: /}," * 1000 + "]"
+def test_aliases_do_not_multiply_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policyfile, "MAX_RULES", 500)
+    rules = "&r [" + "{action: ALLOW, method: GET, path: /}," * 100 + "]"
     text = f"networkPolicies:\n  - {{host: a.test, policies: {rules}}}\n" + "  - {host: a.test, policies: *r}\n" * 1000
-    began = time.process_time()
     faults = faults_of(text)
-    assert any("more than 100000 rules" in fault for fault in faults)
-    assert time.process_time() - began < 20
+    assert faults == ["gateway.yaml:2:30: more than 500 rules", "gateway.yaml:8:5: more than 500 rules"]
 
 
 def test_an_alias_to_itself_is_a_fault() -> None:
@@ -284,6 +282,15 @@ def test_ten_thousand_rules_load_and_decide() -> None:
     policy = read(big(10_000))
     request = Request("GET", "https", "a.test", 443, "/repos/owner9999/x/issues/1", host_header="a.test")
     assert judge(request, policy).at == "gateway.yaml:30001"
+
+
+def test_large_expressions_load_or_are_refused() -> None:
+    rules = "".join(f"      - {{action: ALLOW, method: GET, path: '/{n}/\\pL+/[^/]{{1,64}}'}}\n" for n in range(300))
+    policy = read("networkPolicies:\n  - host: a.test\n    policies:\n" + rules)
+    assert judge(Request("GET", "https", "a.test", 443, "/299/x/y", host_header="a.test"), policy).allowed
+    huge = "".join(f"      - {{action: ALLOW, method: GET, path: '/{n}/\\pL{{1,800}}'}}\n" for n in range(25))
+    faults = faults_of("networkPolicies:\n  - host: a.test\n    policies:\n" + huge)
+    assert faults == ['gateway.yaml:2:5: the rules of "a.test" are too large to be matched together']
 
 
 def test_very_many_hosts_load_and_decide() -> None:

@@ -230,3 +230,17 @@ def test_a_writer_waits_for_the_reader_and_does_not_end_it(file: Path) -> None:
         assert reading.read().decode() == GOOD
     writer.join(5)
     assert file.read_text() == OTHER
+
+
+def test_a_loader_that_fails_leaves_no_older_policy_in_force(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = PolicySource([file], file.parent)
+    hosts(source)
+    file.write_text(OTHER)
+
+    def fail(*args: object, **kwargs: object) -> Policy:
+        raise MemoryError
+
+    monkeypatch.setattr(policysource, "read_policy", fail)
+    with pytest.raises(MemoryError):
+        source.current()
+    assert error(source) == "policy: could not be loaded"
