@@ -82,10 +82,18 @@ class Denials:
 class Enclosure:
     """`open` it, `start` it, read `stage.items()`, `close` it in any case.
 
-    `news` are put in among the stage's items: denials of the box's requests, and a log that cannot be written.
+    News are put in among the stage's items: denials of the box's requests, and a log that cannot be written. `spawned`
+    is a gateway process that is up already, or on its way.
     """
 
-    def __init__(self, plan: Plan, version: str, signals: Signals, on_note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        version: str,
+        signals: Signals,
+        on_note: Callable[[str], None],
+        spawned: gateway.Spawned | None = None,
+    ) -> None:
         self.plan = plan
         self.denials = Denials()
         self.started = False
@@ -95,6 +103,7 @@ class Enclosure:
         self._version = version
         self._signals = signals
         self._note = on_note
+        self._spawned = spawned
         self._stack = ExitStack()
         self._log_unwritable = False
 
@@ -243,7 +252,13 @@ class Enclosure:
             "door_gid": None if self.user.is_caller else self.user.gid,
         }
         with self._signals.shielded():
-            started = gateway.start(config, self.paths.gateway_log, self._on_gateway, self._on_gateway_lost)
+            started = gateway.Gateway(
+                self._stack.enter_context(self._spawned or gateway.spawn()),
+                config,
+                self.paths.gateway_log,
+                self._on_gateway,
+                self._on_gateway_lost,
+            )
             self._stack.callback(self._close_gateway)
         return started
 
@@ -334,10 +349,9 @@ class Enclosure:
         for folder in (paths.session, paths.workspace):
             if folder.is_dir() and not folder.is_symlink():
                 self._give_back(folder, {})
-        for file in (paths.gateway_log, paths.stderr):
-            with suppress(FileNotFoundError):
-                if file.stat().st_size == 0:
-                    file.unlink()
+        with suppress(FileNotFoundError):
+            if paths.stderr.stat().st_size == 0:
+                paths.stderr.unlink()
 
     def _give_back(self, folder: Path, owners: Mapping[Inode, Owner]) -> None:
         missed = give_back(folder, self.user, owners)

@@ -16,10 +16,11 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import impyard
 from impyard.addon.errors import ImpyardError
@@ -32,28 +33,79 @@ CLOSE_LIMIT_S = 5.0
 LOG_TAIL_BYTES = 4 * 1024 * 1024
 # The longest line that a gateway sends is a denial with a capped path.
 LINE_CAP_BYTES = 1024 * 1024
+MAX_LOG_BYTES = 16 * 1024 * 1024
+DOCTOR = "`impyard doctor` checks what a gateway needs"
 
 Event = dict[str, Any]
 
 
+class Spawned:
+    """A gateway process that waits for its configuration. Use as a context manager: what `configure` did not take over,
+    or did not end, is killed.
+
+    It comes up while the runner loads the rest of itself, which is what a short run waits for most.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: socket.socket, words: BinaryIO) -> None:
+        self.process = process
+        self.lifeline = lifeline
+        self.words = words
+
+    def __enter__(self) -> Spawned:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.lifeline.close()
+        self.words.close()
+
+
+def spawn() -> Spawned:
+    """Start a gateway process. Raises ImpyardError when that is not possible."""
+    ours, theirs = socket.socketpair()
+    # Not this folder first on the module path: a project may hold a file named like one of ours.
+    paths = [str(Path(impyard.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    words = tempfile.TemporaryFile()  # noqa: SIM115 - closed by Spawned
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "impyard.addon", "--lifeline", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=words,
+            pass_fds=(theirs.fileno(),),
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,  # Ctrl-C in the terminal must not take the judge before the box
+        )
+    except OSError as exc:
+        ours.close()
+        words.close()
+        raise ImpyardError(f"cannot start the gateway: {exc}", hint=DOCTOR) from exc
+    finally:
+        theirs.close()
+    return Spawned(process, ours, words)
+
+
 class Gateway:
-    """A gateway process. Made by `start`; `close` it in any case.
+    """A gateway process with its configuration. `close` it in any case.
 
     `on_event` is called in a thread of this object with each denial and warning; `on_lost`, once, when the gateway has
-    gone without having been closed.
+    gone without having been closed. What the gateway printed, normally nothing, is written to `log` at the end.
     """
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
-        lifeline: socket.socket,
+        spawned: Spawned,
         config: Mapping[str, Any],
         log: Path,
         on_event: Callable[[Event], None],
         on_lost: Callable[[], None],
     ) -> None:
-        self._process = process
-        self._lifeline = lifeline
+        self._process = spawned.process
+        self._lifeline = spawned.lifeline
+        self._words = spawned.words
         self._config = config
         self._log = log
         self._on_event = on_event
@@ -64,6 +116,8 @@ class Gateway:
         self._closing = False
         self._log_error = threading.Event()
         self._closed: Event | None = None
+        with contextlib.suppress(OSError):  # a process that died at once shows as the end of the lifeline
+            self._lifeline.sendall(json.dumps(config).encode() + b"\n")
         self._thread = threading.Thread(target=self._listen, daemon=True, name="lifeline")
         self._thread.start()
 
@@ -79,12 +133,12 @@ class Gateway:
     def ready(self) -> Event:
         """Wait until the door is open and return the `ready` event. Raises ImpyardError when it does not come."""
         if not self._first.wait(READY_LIMIT_S):
-            raise ImpyardError("the gateway does not start", hint=f"its own words are in {self._log}")
+            raise ImpyardError(f"the gateway does not start{self._last_words()}", hint=DOCTOR)
         event = self._started or {}
         if event.get("event") == "failed":
             raise ImpyardError(str(event.get("error", "the gateway failed")), hint=event.get("hint") or None)
         if event.get("event") != "ready":
-            raise ImpyardError(f"the gateway ended before it was ready{self._last_words()}", hint=self._look())
+            raise ImpyardError(f"the gateway ended before it was ready{self._last_words()}", hint=DOCTOR)
         return event
 
     def prove(self) -> None:
@@ -99,10 +153,8 @@ class Gateway:
             status, headers = self._ask(f"http://{host}/", host)
         except (OSError, ValueError) as exc:
             if self.lost or self._process.poll() is not None:
-                raise ImpyardError(
-                    f"the gateway ended right after its start{self._last_words()}", hint=self._look()
-                ) from exc
-            raise ImpyardError(f"nothing answers at the gateway's door: {exc}", hint=self._look()) from exc
+                raise ImpyardError(f"the gateway ended right after its start{self._last_words()}", hint=DOCTOR) from exc
+            raise ImpyardError(f"nothing answers at the gateway's door: {exc}", hint=DOCTOR) from exc
         if not headers.get("x-impyard-decision") and self._log_error.wait(0.5):
             raise ImpyardError(
                 f"the judge cannot write {Path(self._config['runs']) / 'decisions.jsonl'}, so it denies everything",
@@ -115,9 +167,7 @@ class Gateway:
                 hint="another process has taken the door; look at who else writes to the project's runs/ folder",
             )
         if status != 403:
-            raise ImpyardError(
-                f"the gateway answered a request that it must deny with status {status}", hint=self._look()
-            )
+            raise ImpyardError(f"the gateway answered a request that it must deny with status {status}", hint=DOCTOR)
         decision = headers.get("x-impyard-decision", "")
         if not self._is_recorded(decision, host):
             raise ImpyardError(
@@ -140,7 +190,7 @@ class Gateway:
             insist()
         self._process.wait()
         self._thread.join(CLOSE_LIMIT_S)
-        self._lifeline.close()
+        self._keep_words()
         return self._closed
 
     def _listen(self) -> None:
@@ -215,43 +265,15 @@ class Gateway:
         return False
 
     def _last_words(self) -> str:
-        with contextlib.suppress(OSError):
-            lines = self._log.read_text("utf-8", "replace").strip().splitlines()
+        with contextlib.suppress(OSError, ValueError):
+            size = os.fstat(self._words.fileno()).st_size
+            lines = os.pread(self._words.fileno(), 4096, max(0, size - 4096)).decode("utf-8", "replace").splitlines()
             if lines:
-                return f": {lines[-1]}"
+                return f": {lines[-1].strip()}"
         return ""
 
-    def _look(self) -> str:
-        return f"look at {self._log}" if self._last_words() else "`impyard doctor` checks what a gateway needs"
-
-
-def start(
-    config: Mapping[str, Any], log: Path, on_event: Callable[[Event], None], on_lost: Callable[[], None]
-) -> Gateway:
-    """Start a gateway with this configuration; its words go to the new file `log`. It is not ready yet.
-
-    Raises ImpyardError when the process cannot be started.
-    """
-    ours, theirs = socket.socketpair()
-    # Not this folder first on the module path: a project may hold a file named like one of ours.
-    paths = [str(Path(impyard.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    try:
-        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as words:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "impyard.addon", "--lifeline", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=words,
-                stderr=words,
-                pass_fds=(theirs.fileno(),),
-                cwd="/",
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-                start_new_session=True,  # Ctrl-C in the terminal must not take the judge before the box
-            )
-    except OSError as exc:
-        ours.close()
-        raise ImpyardError(f"cannot start the gateway: {exc}", hint="`impyard doctor` checks what it needs") from exc
-    finally:
-        theirs.close()
-    with contextlib.suppress(OSError):  # a gateway that died at once shows as the end of the lifeline
-        ours.sendall(json.dumps(config).encode() + b"\n")
-    return Gateway(process, ours, config, log, on_event, on_lost)
+    def _keep_words(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if size := os.fstat(self._words.fileno()).st_size:
+                with open(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as log:
+                    log.write(os.pread(self._words.fileno(), MAX_LOG_BYTES, max(0, size - MAX_LOG_BYTES)))

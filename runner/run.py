@@ -18,12 +18,12 @@ from impyard.certs.authority import data_dir
 from impyard.runner import credentials
 from impyard.runner.enclosure import DEFAULT_PIDS, Enclosure, Plan
 from impyard.runner.gained import Snapshot, gained, snapshot
+from impyard.runner.gateway import Spawned
 from impyard.runner.outcome import Ending, Event, Outcome, judge_ending, parse_event
 from impyard.runner.project import check_root, check_workspace, find_root, policy_files
 from impyard.runner.receipt import EXITS
 from impyard.runner.signals import Interrupted, Signals
 from impyard.runner.stage import Line, News
-from impyard.runner.tally import tally
 from impyard.runner.text import visible
 from impyard.runner.times import now
 from impyard.runner.view import View
@@ -49,15 +49,15 @@ class Options:
     image: str | None = None
 
 
-def run(options: Options, view: View, version: str) -> int:
-    """Run the agent and return the exit status.
+def run(options: Options, view: View, version: str, spawned: Spawned | None = None) -> int:
+    """Run the agent and return the exit status; `spawned` as for an Enclosure.
 
     Raises ImpyardError when the run is refused and KeyboardInterrupt when a signal came before the agent started; both
     leave nothing behind.
     """
     plan = make_plan(options)
     with Signals() as signals:
-        this = _Run(options, plan, view, version, signals)
+        this = _Run(options, plan, view, version, signals, spawned)
         try:
             this.prepare()
             this.watch()
@@ -96,11 +96,13 @@ def make_plan(options: Options) -> Plan:
 class _Run:
     """`prepare`, `watch`, `finish`; or `abandon` after a failure."""
 
-    def __init__(self, options: Options, plan: Plan, view: View, version: str, signals: Signals) -> None:
+    def __init__(
+        self, options: Options, plan: Plan, view: View, version: str, signals: Signals, spawned: Spawned | None
+    ) -> None:
         self.options = options
         self.view = view
         self.signals = signals
-        self.enclosure = Enclosure(plan, version, signals, self._note)
+        self.enclosure = Enclosure(plan, version, signals, self._note, spawned)
         self.began = time.monotonic()
         self.before: Snapshot = {}
         self.outcome = Outcome()
@@ -228,6 +230,8 @@ class _Run:
         enclosure = self.enclosure
         receipt, closed, denials = enclosure.receipt, enclosure.closed, enclosure.denials
         if closed is None:
+            from impyard.runner.tally import tally  # it loads the policy's parts, which no run needs that ends well
+
             found = tally(enclosure.paths.runs / "decisions.jsonl", receipt.run)
             closed = {"decisions": found.seq, "last": found.last, "allowed": found.allowed, "denied": found.denied}
         receipt.decisions = {

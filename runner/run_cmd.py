@@ -132,24 +132,28 @@ def run(
     Exit status: 0 the agent did its work, 1 it ended with an error, 124 ceiling, 125 refused to start,
     126 lost its gateway, 130 interrupted, 137 out of memory.
     """
-    from impyard.runner.cli import version
-    from impyard.runner.run import Options
-    from impyard.runner.run import run as run_box
-    from impyard.runner.view import make_view
+    from impyard.runner.gateway import spawn
 
-    options = Options(
-        prompt=read_prompt(prompt, prompt_file),
-        project=project,
-        policies=policies,
-        workspace=workspace,
-        model=model,
-        ceiling_s=ceiling * 60,
-        cpus=cpus,
-        memory=memory,
-        pids=pids,
-        image=image,
-    )
-    return run_box(options, make_view(as_json=as_json, environ=os.environ), version())
+    text = read_prompt(prompt, prompt_file)
+    with spawn() as spawned:  # first of all: it takes longest to come up
+        from impyard.runner.cli import version
+        from impyard.runner.run import Options
+        from impyard.runner.run import run as run_box
+        from impyard.runner.view import make_view
+
+        options = Options(
+            prompt=text,
+            project=project,
+            policies=policies,
+            workspace=workspace,
+            model=model,
+            ceiling_s=ceiling * 60,
+            cpus=cpus,
+            memory=memory,
+            pids=pids,
+            image=image,
+        )
+        return run_box(options, make_view(as_json=as_json, environ=os.environ), version(), spawned)
 
 
 def read_prompt(words: tuple[str, ...], file: IO[bytes] | None) -> bytes:
