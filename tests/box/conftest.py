@@ -1,0 +1,136 @@
+"""What every test against the real engine needs: the engine, the image, and projects that must leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner import engine
+from impyard.runner.image import ensure_image
+from tests.support.engineproxy import ENGINE_SOCKET
+from tests.support.gateway import ROOT
+from tests.support.project import PLAIN_POLICY, Caller, Project
+
+BUILD_LIMIT_S = 1800
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test may have to wait for the image to be built."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(BUILD_LIMIT_S))
+            return
+
+
+def skip(reason: str) -> None:
+    """Skip a test; where everything must run, fail instead."""
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(f"this cannot be left out in CI: {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def box_image() -> str:
+    """The id of the box's image. No engine: skipped; an engine, but no image: failed."""
+    try:
+        engine.describe()
+    except ImpyardError as exc:
+        skip(exc.message)
+    return ensure_image(lambda line: print(line, file=sys.stderr))
+
+
+@pytest.fixture
+def needs_root() -> None:
+    if os.geteuid() != 0:
+        skip("needs root: it mounts, or runs as another user")
+
+
+@pytest.fixture(scope="session")
+def this_user() -> Caller:
+    """Whoever runs the tests, with an empty home."""
+    user = pwd.getpwuid(os.geteuid())
+    return Caller(user.pw_uid, user.pw_gid, user.pw_name, Path(user.pw_dir))
+
+
+@pytest.fixture(scope="session")
+def ordinary_user() -> Iterator[Caller]:
+    """A user who may use Docker and nothing else; made for this session when root runs the tests."""
+    if os.geteuid() != 0:
+        user = pwd.getpwuid(os.geteuid())
+        yield Caller(user.pw_uid, user.pw_gid, user.pw_name, Path(user.pw_dir))
+        return
+    name = f"impyard-t{os.getpid()}"
+    subprocess.run(["useradd", "--create-home", "--user-group", name], check=True, capture_output=True)
+    try:
+        user = pwd.getpwnam(name)
+        group = os.stat(ENGINE_SOCKET).st_gid
+        prefix = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", f"--groups={group}"]
+        program = [sys.executable, "-c", "import impyard.runner.cli"]
+        if subprocess.run([*prefix, *program], env={"PYTHONPATH": str(ROOT)}, check=False, cwd="/").returncode != 0:
+            # This checkout, or its Python, lies in a folder that is closed to others; it may be read all the same.
+            prefix += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+        yield Caller(user.pw_uid, user.pw_gid, name, Path(user.pw_dir), (*prefix, "--"))
+    finally:
+        subprocess.run(["userdel", "--force", "--remove", name], check=False, capture_output=True)
+
+
+class MakeProject(Protocol):
+    def __call__(self, policy: str | None = ..., *, name: str = ..., caller: Caller | None = ...) -> Project: ...
+
+
+@pytest.fixture
+def make_project(this_user: Caller) -> Iterator[MakeProject]:
+    """Makes projects. When the test is over, nothing of their runs may be left."""
+    made: list[Project] = []
+    with contextlib.ExitStack() as folders:
+
+        def make(policy: str | None = PLAIN_POLICY, *, name: str = "project", caller: Caller | None = None) -> Project:
+            who = caller or this_user
+            where = str(who.home) if who.prefix else None  # pytest's own folders are closed to others
+            base = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="impyard-test-", dir=where)))
+            project = Project(base.resolve(), policy, name=name, caller=who)
+            made.append(project)
+            return project
+
+        yield make
+        left = [line for project in made for line in project.leftovers()]
+        for project in made:
+            project.clean()
+    assert left == []
+
+
+@pytest.fixture
+def project(make_project: MakeProject) -> Project:
+    return make_project()
+
+
+@pytest.fixture
+def ordinary_container(box_image: str) -> Callable[..., str]:
+    """Runs a shell command in a container of the same image as `docker run` makes it, without impyard; its output.
+
+    The control of every denial. `options` are docker-py's.
+    """
+
+    def run(command: str, **options: Any) -> str:
+        container = engine.client().containers.run(
+            box_image, ["-c", command], entrypoint="/bin/bash", detach=True, **options
+        )
+        try:  # not run()'s own output: it follows the log, whose end it can miss
+            status = container.wait(timeout=60)["StatusCode"]
+            output = bytes(container.logs(stderr=False)).decode()
+            assert status == 0, bytes(container.logs()).decode()
+            return output
+        finally:
+            container.remove(force=True)
+
+    return run
