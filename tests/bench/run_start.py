@@ -33,13 +33,9 @@ def measure(plan: Plan) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="impyard-bench-", ignore_cleanup_errors=True) as folder:
         place = Place(Path(folder))
         place.prepare()
-        commands = {"impyard": place.impyard(), "docker": place.docker()}
-
-        def one(name: str) -> float:
-            return first_event_s(commands[name], place.environment, LIMIT_S)
-
-        one("docker")
-        ours, theirs = alternate(["impyard", "docker"], min(plan.rounds, ROUNDS), one)
+        place.start_docker()
+        starts = [place.start_impyard, place.start_docker]
+        ours, theirs = alternate(starts, min(plan.rounds, ROUNDS), lambda start: start())
     more = spread([a - b for a, b in zip(ours, theirs, strict=True)])
     yield Row(
         "start of a run, more than docker run",
@@ -58,6 +54,7 @@ class Place:
         self.project = folder / "project"
         self.home = folder / "home"
         self.image = ""
+        self._started = 0
         # The user's own authority stays as it is; the demo model needs no key, so none may come from here.
         self.environment = {**os.environ, "IMPYARD_DATA_DIR": str(folder / "data")}
 
@@ -67,29 +64,37 @@ class Place:
         self.home.mkdir()
         write_agent_folder(demo_agent(), self.home)
         self._call("init", "--project", str(self.project))
-        first_event_s(self.impyard(), self.environment, BUILD_LIMIT_S)
+        self.start_impyard(BUILD_LIMIT_S)
         receipt = next(self.project.glob("runs/*/run.json"))
         self.image = json.loads(receipt.read_text())["image"]["id"]
 
-    def impyard(self) -> list[str]:
+    def start_impyard(self, limit_s: float = LIMIT_S) -> float:
+        """Seconds to the first event of a run."""
         run = ["run", "--project", str(self.project), "--model", "demo", "--json", PROMPT]
-        return [sys.executable, "-m", "impyard.runner", *run]
+        return first_event_s([sys.executable, "-m", "impyard.runner", *run], self.environment, limit_s)
 
-    def docker(self) -> list[str]:
-        """The same pi in the same image, as a user would start it who trusts it."""
+    def start_docker(self) -> float:
+        """Seconds to the first event of the same pi in the same image, started by somebody who trusts it."""
+        self._started += 1
+        name = f"impyard-bench-{os.getpid()}-{self._started}"
         variables = {
+            "HOME": str(self.home),
             "PI_CODING_AGENT_DIR": str(self.home / "agent"),
             "PI_OFFLINE": "1",
             "PI_SKIP_VERSION_CHECK": "1",
             "PI_TELEMETRY": "0",
         }
-        return [
-            *("docker", "run", "--rm", "--network", "none", "--user", f"{os.geteuid()}:{os.getegid()}"),
-            *("--volume", f"{self.home}:{self.home}", "--workdir", str(self.home), "--env", f"HOME={self.home}"),
-            *(item for name, value in variables.items() for item in ("--env", f"{name}={value}")),
+        command = [
+            *("docker", "run", "--rm", "--name", name, "--network", "none", "--user", f"{os.geteuid()}:{os.getegid()}"),
+            *("--volume", f"{self.home}:{self.home}", "--workdir", str(self.home)),
+            *(item for key, value in variables.items() for item in ("--env", f"{key}={value}")),
             *("--entrypoint", "pi", self.image),
             *("--mode", "json", "--offline", "--no-approve", "--no-extensions", "--model", "demo/demo", PROMPT),
         ]
+        try:
+            return first_event_s(command, self.environment, LIMIT_S)
+        finally:
+            subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)
 
     def _call(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "impyard.runner", *arguments]
