@@ -28,7 +28,7 @@ from impyard.runner.removal import remove_tree
 from impyard.runner.signals import Signals
 from impyard.runner.stage import Stage
 from impyard.runner.times import now
-from impyard.runner.user import Inode, Owner, box_user, give_back, group, hand_over, passwd
+from impyard.runner.user import Inode, Owner, box_user, give_back, group, hand_over, passwd, share_run
 
 if TYPE_CHECKING:
     from impyard.runner.engine import Engine
@@ -248,8 +248,8 @@ class Enclosure:
             "runs": str(self.paths.runs),
             "ca": str(folder),
             "secret": secrets.token_hex(32),
-            "door_uid": None if self.user.is_caller else self.user.uid,
-            "door_gid": None if self.user.is_caller else self.user.gid,
+            "door_uid": None if self.user.is_ours else self.user.uid,
+            "door_gid": None if self.user.is_ours else self.user.gid,
         }
         with self._signals.shielded():
             started = gateway.Gateway(
@@ -343,15 +343,16 @@ class Enclosure:
         """Nothing that only a living run needs stays; a run that never had a box leaves nothing at all."""
         paths = self.paths
         self.trouble += leftovers.clean_folder(paths)
-        if not self.started:
+        if self.started:
+            for folder in (paths.session, paths.workspace):
+                if folder.is_dir() and not folder.is_symlink():
+                    self._give_back(folder, {})
+            with suppress(FileNotFoundError):
+                if paths.stderr.stat().st_size == 0:
+                    paths.stderr.unlink()
+        else:
             remove_tree(paths.folder)
-            return
-        for folder in (paths.session, paths.workspace):
-            if folder.is_dir() and not folder.is_symlink():
-                self._give_back(folder, {})
-        with suppress(FileNotFoundError):
-            if paths.stderr.stat().st_size == 0:
-                paths.stderr.unlink()
+        share_run(paths.runs, paths.folder, self.user)
 
     def _give_back(self, folder: Path, owners: Mapping[Inode, Owner]) -> None:
         missed = give_back(folder, self.user, owners)

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,12 +75,17 @@ class Receipt:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a receipt's data to `path`, whole or not at all, readable for its owner only. Raises OSError."""
+    """Write a receipt's data to `path`, whole or not at all, readable for its owner only: that of the old receipt, if
+    there is one. Raises OSError."""
     data = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(data.encode("utf-8", "backslashreplace"))
+            with suppress(FileNotFoundError):
+                old = os.stat(path, follow_symlinks=False)
+                if old.st_uid != os.geteuid():
+                    os.fchown(file.fileno(), old.st_uid, old.st_gid)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

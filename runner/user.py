@@ -1,7 +1,8 @@
 """Who the box runs as, and whose the files are afterwards.
 
-A box never runs as root. An ordinary caller's box runs as the caller, so its files are the caller's at once. For root
-it runs as the user behind sudo, else as uid 1000, and what it wrote is given back to root at the end.
+A box never runs as root. An ordinary caller's box runs as the caller, so its files are the caller's at once. Under sudo
+the caller is the user behind it: the box runs as that user, who gets all files of the run. Plain root's box runs as uid
+1000, and what it wrote is root's in the end.
 """
 
 from __future__ import annotations
@@ -24,27 +25,30 @@ Inode = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class BoxUser:
-    """The user of the box (`uid`, `gid`, `name`, never root) and who gets the files in the end."""
+    """The user of the box (`uid`, `gid`, `name`, never root); who gets its files in the end (`owner_uid`, `owner_gid`);
+    and the user of this process (`our_uid`)."""
 
     uid: int
     gid: int
     name: str
-    caller_uid: int
-    caller_gid: int
+    owner_uid: int
+    owner_gid: int
+    our_uid: int
 
     @property
-    def is_caller(self) -> bool:
-        return self.uid == self.caller_uid
+    def is_ours(self) -> bool:
+        """Whether box and runner have the same user, so that no file needs to change hands."""
+        return self.uid == self.our_uid
 
 
 def box_user(uid: int, gid: int, environ: Mapping[str, str]) -> BoxUser:
-    """The user for the box of a caller with these effective ids."""
+    """The user for the box of a process with these effective ids."""
     if uid != 0:
-        return BoxUser(uid, gid, _name(uid), uid, gid)
-    behind_sudo = _number(environ.get("SUDO_UID"))
-    if behind_sudo:
-        return BoxUser(behind_sudo, _number(environ.get("SUDO_GID")) or behind_sudo, _name(behind_sudo), uid, gid)
-    return BoxUser(DEFAULT_ID, DEFAULT_ID, _name(DEFAULT_ID), uid, gid)
+        return BoxUser(uid, gid, _name(uid), uid, gid, uid)
+    if sudo_uid := _number(environ.get("SUDO_UID")):
+        sudo_gid = _number(environ.get("SUDO_GID")) or sudo_uid
+        return BoxUser(sudo_uid, sudo_gid, _name(sudo_uid), sudo_uid, sudo_gid, uid)
+    return BoxUser(DEFAULT_ID, DEFAULT_ID, _name(DEFAULT_ID), uid, gid, uid)
 
 
 def passwd(user: BoxUser, home: Path) -> str:
@@ -66,10 +70,10 @@ def hand_over(folder: Path, user: BoxUser) -> dict[Inode, Owner]:
     """Give an existing folder and all in it to the box's user, and return what was whose, for `give_back`.
 
     Files with several names are left alone: a second name may lie outside the folder, where a new owner would be a
-    gift to the box. Links are not followed. Nothing happens when the box's user is the caller.
+    gift to the box. Links are not followed. Nothing happens when the box's user is the runner's.
     """
     before: dict[Inode, Owner] = {}
-    if user.is_caller:
+    if user.is_ours:
         return before
 
     def change(name: str, parent: int, found: os.stat_result) -> None:
@@ -85,21 +89,44 @@ def hand_over(folder: Path, user: BoxUser) -> dict[Inode, Owner]:
 
 
 def give_back(folder: Path, user: BoxUser, before: Mapping[Inode, Owner] | None = None) -> int:
-    """Give what the box's user owns in `folder` to the caller, or to whom it belonged `before`; links are not followed.
+    """Give what the box's user owns in `folder` to its owner in the end, or to whom it belonged `before`.
 
-    Returns how many entries could not be given back (folders nested deeper than this process may hold open files).
+    Links are not followed. Returns how many entries could not be given back (folders nested deeper than this process
+    may hold open files).
     """
-    if user.is_caller:
+    if user.is_ours:
         return 0
     owners = before or {}
 
     def change(name: str, parent: int, found: os.stat_result) -> None:
         if found.st_uid == user.uid:
-            uid, gid = owners.get((found.st_dev, found.st_ino), (user.caller_uid, user.caller_gid))
+            uid, gid = owners.get((found.st_dev, found.st_ino), (user.owner_uid, user.owner_gid))
             if (uid, gid) != (found.st_uid, found.st_gid):
                 os.chown(name, uid, gid, dir_fd=parent, follow_symlinks=False)
 
     return _each(folder, change)
+
+
+def share_run(runs: Path, run: Path, user: BoxUser) -> None:
+    """Under sudo: give the user behind it the run's own files, and the folder and logs of all runs, which root made.
+
+    Nothing happens for others. Raises OSError.
+    """
+    if user.our_uid != 0 or user.owner_uid == 0:
+        return
+
+    def change(name: str, parent: int, found: os.stat_result) -> None:
+        if found.st_uid == user.our_uid:
+            os.chown(name, user.owner_uid, user.owner_gid, dir_fd=parent, follow_symlinks=False)
+
+    _each(run, change)
+    folder = os.open(runs, _OPEN_FOLDER)
+    try:
+        for name in (".", "decisions.jsonl", "outcomes.jsonl"):
+            with contextlib.suppress(FileNotFoundError):
+                change(name, folder, os.stat(name, dir_fd=folder, follow_symlinks=False))
+    finally:
+        os.close(folder)
 
 
 def _each(folder: Path, change: Callable[[str, int, os.stat_result], None]) -> int:

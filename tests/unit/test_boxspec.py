@@ -31,7 +31,7 @@ def box(**changes: Any) -> Box:
     plain = Box(
         paths=PATHS,
         image="sha256:" + "0" * 64,
-        user=BoxUser(1001, 1002, "ada", 1001, 1002),
+        user=BoxUser(1001, 1002, "ada", 1001, 1002, 1001),
         workspace=PATHS.workspace,
         limits=Limits(cpus=1.5, memory=512 * 1024**2, pids=99, ceiling_s=60.0),
         covered=[(ROOT / ".env", False), (ROOT / "venv" / ".env", True)],

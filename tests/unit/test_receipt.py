@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,15 @@ def test_a_second_writing_replaces_the_first_and_leaves_no_draft(tmp_path: Path)
     assert read_receipt(path)["exit_reason"] == "finished"
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_second_writing_keeps_the_owner(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    receipt().write(path)
+    os.chown(path, 54321, 54321)
+    receipt(exit_reason="finished").write(path)
+    assert path.stat().st_uid == 54321
 
 
 def test_a_failed_writing_leaves_the_old_receipt_and_no_draft(tmp_path: Path) -> None:

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from impyard.runner.removal import remove_tree
-from impyard.runner.user import BoxUser, box_user, give_back, group, hand_over, passwd
+from impyard.runner.user import BoxUser, box_user, give_back, group, hand_over, passwd, share_run
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 STRANGER = 54321
 
 
 def as_root(uid: int = 1000) -> BoxUser:
-    return BoxUser(uid=uid, gid=uid, name="agent", caller_uid=0, caller_gid=0)
+    return BoxUser(uid=uid, gid=uid, name="agent", owner_uid=0, owner_gid=0, our_uid=0)
 
 
 def test_an_ordinary_caller_is_the_user_of_the_box() -> None:
     user = box_user(STRANGER, 77, {"SUDO_UID": "5", "SUDO_GID": "6"})
-    assert (user.uid, user.gid, user.is_caller) == (STRANGER, 77, True)
+    assert (user.uid, user.gid, user.is_ours) == (STRANGER, 77, True)
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,17 @@ def test_roots_box_runs_as_the_user_behind_sudo_or_as_1000_never_as_root(
 ) -> None:
     user = box_user(0, 0, environ)
     assert (user.uid, user.gid) == expected
-    assert not user.is_caller
+    assert not user.is_ours
+
+
+def test_plain_root_gets_the_files_and_under_sudo_the_user_behind_it() -> None:
+    plain, sudo = box_user(0, 0, {}), box_user(0, 0, {"SUDO_UID": "1234", "SUDO_GID": "99"})
+    assert (plain.owner_uid, plain.owner_gid) == (0, 0)
+    assert (sudo.owner_uid, sudo.owner_gid) == (1234, 99)
 
 
 def test_the_generated_passwd_names_the_user_and_nobody_else_of_the_host() -> None:
-    user = BoxUser(1234, 99, "ada", 1234, 99)
+    user = BoxUser(1234, 99, "ada", 1234, 99, 1234)
     lines = passwd(user, Path("/p/runs/x/.pihome")).splitlines()
     assert "ada:x:1234:99::/p/runs/x/.pihome:/bin/bash" in lines
     assert [line.split(":")[0] for line in lines] == ["root", "ada", "nobody"]
@@ -53,12 +59,12 @@ def test_the_generated_passwd_names_the_user_and_nobody_else_of_the_host() -> No
 
 
 def test_a_home_with_a_colon_does_not_break_the_passwd_file() -> None:
-    for line in passwd(BoxUser(1, 1, "a", 1, 1), Path("/p:q\n0:0/h")).splitlines():
+    for line in passwd(BoxUser(1, 1, "a", 1, 1, 1), Path("/p:q\n0:0/h")).splitlines():
         assert line.count(":") == 6
 
 
 def test_the_callers_own_files_are_left_alone(tmp_path: Path) -> None:
-    user = BoxUser(os.geteuid(), os.getegid(), "me", os.geteuid(), os.getegid())
+    user = BoxUser(os.geteuid(), os.getegid(), "me", os.geteuid(), os.getegid(), os.geteuid())
     (tmp_path / "f").write_text("")
     assert hand_over(tmp_path, user) == {}
     assert give_back(tmp_path, user) == 0
@@ -106,6 +112,28 @@ def test_an_existing_folder_is_handed_over_and_comes_back_as_it_was(tmp_path: Pa
     found = {path.name: path.stat().st_uid for path in tmp_path.iterdir()}
     assert found == {"old": 0, "theirs": STRANGER, "boxs": 1000, "new": 0}
     assert tmp_path.stat().st_uid == 0
+
+
+@root_only
+def test_under_sudo_the_whole_run_and_the_logs_belong_to_the_user_behind_it(tmp_path: Path) -> None:
+    runs, run = tmp_path / "runs", tmp_path / "runs" / "r"
+    (run / "workspace").mkdir(parents=True)
+    other = runs / "other"
+    other.mkdir()
+    for file in (run / "run.json", runs / "decisions.jsonl", tmp_path / "outside"):
+        file.write_text("")
+    (runs / "outcomes.jsonl").symlink_to(tmp_path / "outside")
+    share_run(runs, run, box_user(0, 0, {"SUDO_UID": str(STRANGER)}))
+    theirs = [runs, run, run / "workspace", run / "run.json", runs / "decisions.jsonl"]
+    assert {path.stat().st_uid for path in theirs} == {STRANGER}
+    assert {path.stat().st_uid for path in (tmp_path, other, tmp_path / "outside")} == {0}
+
+
+@root_only
+def test_plain_root_keeps_its_runs(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    share_run(tmp_path, tmp_path / "r", box_user(0, 0, {}))
+    assert (tmp_path / "r").stat().st_uid == 0
 
 
 @root_only
