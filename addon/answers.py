@@ -1,18 +1,28 @@
 """What the gateway itself answers: refusals and failures that an agent can read. No mitmproxy, no I/O.
 
-The wording matters. pi decides by words in an error text whether to try again: a refusal must not hold a digit of a
-status or words such as "timeout", "overloaded" or "server error", or the agent would retry what is final.
+The wording matters. pi tries again when an error's text holds the number of such a status, as a word of its own, or a
+phrase of an outage. A refusal is final, so what the policy contributes to its text is left out when it reads like that,
+and line numbers are written as `#L6`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from impyard.addon.judge import Decision
 
 REFUSAL = "Access denied by egress policy"
+
+# What pi 1.6.0 takes for a passing failure, as far as a rule's name or path could hold it.
+_RETRIED = re.compile(
+    r"(?<![a-z0-9])(?:429|500|502|503|504|520|524)(?![a-z0-9])|rate.?limit|too many requests|overloaded|unavailable|"
+    r"(?:server|internal|network|connection).?error|connection.?(?:refused|lost|closed)|time.?out|timed out|terminated|"
+    r"ended without|upstream.?(?:connect|request)|retry|websocket.?(?:closed|error)|getaddrinfo|ENOTFOUND|ECONN|EPIPE",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +34,22 @@ class Answer:
     body: bytes
 
 
-def denial(decision: Decision, decision_id: str | None, *, host: str, user_agent: str = "", proof: str = "") -> Answer:
+def denial(decision: Decision, decision_id: str | None, *, user_agent: str = "", proof: str = "") -> Answer:
     """The answer to a denied request: status 403, or 400 where the request itself is malformed.
 
     `decision_id` is None when the denial could not be recorded. `proof` answers a canary.
     """
-    sentence = f"{REFUSAL}: {decision.hint or decision.reason}"
+    hint = decision.hint if decision.hint and not _RETRIED.search(decision.hint) else decision.reason
+    sentence = f"{REFUSAL}: {hint}"
+    nearest = decision.nearest
     body: dict[str, Any] = {
         "error": sentence,
         "message": sentence,
         "reason": decision.reason,
-        "rule": decision.rule,
-        "at": decision.at,
-        "nearest": {"at": decision.nearest.at, "failed": decision.nearest.failed} if decision.nearest else None,
-        "host": host,
+        "rule": None if decision.rule is None or _RETRIED.search(decision.rule) else decision.rule,
+        "at": _line(decision.at),
+        "nearest": {"at": _line(nearest.at), "failed": nearest.failed} if nearest else None,
         "hint": "This is policy, not an outage: the same request will be denied again.",
-        "decision": decision_id,
     }
     headers = {"x-impyard-verdict": "deny", "x-impyard-reason": decision.reason, "cache-control": "no-store"}
     if decision_id:
@@ -80,6 +90,12 @@ def raw_http1(answer: Answer) -> bytes:
     head = [f"HTTP/1.1 {answer.status} {reasons.get(answer.status, 'Refused')}", "connection: close"]
     head += [f"{name}: {value}" for name, value in answer.headers.items()]
     return "\r\n".join([*head, "", ""]).encode("ascii", "replace") + answer.body
+
+
+def _line(at: str | None) -> str | None:
+    """`file:6` as `file#L6`: a number that stands alone could be one of those that pi retries."""
+    file, _, line = (at or "").rpartition(":")
+    return f"{file}#L{line}" if file and line.isdigit() else at
 
 
 def _answer(status: int, headers: dict[str, str], body: dict[str, Any], *, plain: bool = False) -> Answer:

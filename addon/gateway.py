@@ -26,6 +26,7 @@ from impyard.addon.errors import ImpyardError, PolicyError
 from impyard.addon.hooks import JudgeAddon
 from impyard.addon.log import DecisionLog, OutcomeLog
 from impyard.addon.policysource import PolicySource
+from impyard.addon.record import Record
 from impyard.addon.tls import GatewayTls
 from impyard.certs.authority import Authority, inspect
 
@@ -100,13 +101,12 @@ class Gateway:
         if isinstance(policy, PolicyError):
             raise policy
         self.policy_hash = policy.hash
-        self.judge = JudgeAddon(
-            self.policies,
+        self.record = Record(
             DecisionLog(config.runs / "decisions.jsonl", config.run),
             OutcomeLog(config.runs / "outcomes.jsonl", config.run),
-            on_event=on_event,
-            secret=config.secret,
+            on_event,
         )
+        self.judge = JudgeAddon(self.policies, self.record, secret=config.secret)
         self._tls = GatewayTls(self.authority)
         self.door = Door(make_options(), config.run, self._handlers())
         self.judge.drop = self.door.drop  # type: ignore[method-assign]  # the door comes after its judge
@@ -121,20 +121,6 @@ class Gateway:
         if self.config.door is None:
             raise ImpyardError("this gateway has no door to open")
         await self.door.listen_unix(self.config.door, uid=self.config.door_uid, gid=self.config.door_gid)
-
-    def totals(self) -> dict[str, Any]:
-        """What came through so far."""
-        judge = self.judge
-        return {
-            "decisions": judge.decisions.seq,
-            "allowed": judge.allowed,
-            "denied": judge.denied,
-            "last": judge.decisions.last_hash,
-            "bytes_up": judge.bytes_up,
-            "bytes_down": judge.bytes_down,
-            "upstream_errors": judge.upstream_errors,
-            "outcomes_lost": judge.outcomes.lost,
-        }
 
 
 def make_options() -> options.Options:
@@ -212,7 +198,7 @@ async def serve(descriptor: int) -> int:
         await lifeline.ended()
         gateway.door.close()
         await asyncio.sleep(0)  # let the ended flows write their outcomes
-        await lifeline.say_goodbye({"event": "closed", **gateway.totals()})
+        await lifeline.say_goodbye({"event": "closed", **gateway.record.totals()})
     return 0
 
 

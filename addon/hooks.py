@@ -10,9 +10,7 @@ import dataclasses
 import functools
 import hmac
 import logging
-import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from mitmproxy import http
@@ -24,10 +22,12 @@ from mitmproxy.proxy.layers import ClientTLSLayer, modes
 from mitmproxy.proxy.layers.http import HTTPMode, HttpStream
 
 from impyard.addon import answers
-from impyard.addon.errors import LogUnwritable, PolicyError
-from impyard.addon.judge import CANARY_SUFFIX, Decision, Verdict, judge
-from impyard.addon.log import DecisionLog, OutcomeLog
+from impyard.addon.errors import PolicyError
+from impyard.addon.failclosed import fail_closed
+from impyard.addon.judge import CANARY_SUFFIX, Decision, Verdict, denial, judge
+from impyard.addon.notes import Notes, notes_of, take_notes
 from impyard.addon.policy import Policy
+from impyard.addon.record import Record
 from impyard.addon.request import Request, canonical_host
 from impyard.addon.resolve import PrivateAddress, Resolver, Unresolvable
 from impyard.addon.stream import Destination, JudgedHttpLayer, Refusal, RefusedLayer, to_response
@@ -40,7 +40,6 @@ STREAM_OVER_BYTES = 64 * 1024
 # A tunnel in which the client says nothing for this long is closed and recorded: the protocol may be one in which the
 # server speaks first, and nothing but TLS and HTTP passes.
 SILENT_TUNNEL_S = 10.0
-NOTES = "impyard"
 
 
 class Policies(Protocol):
@@ -49,85 +48,25 @@ class Policies(Protocol):
     def current(self) -> Policy | PolicyError: ...
 
 
-@dataclass(slots=True)
-class Notes:
-    """What the judge remembers of one flow: its verdict, where it may go, how much went through."""
-
-    decision: Decision
-    request: Request
-    decision_id: str | None = None
-    destination: Destination | None = None
-    started: float = field(default_factory=time.monotonic)
-    uploaded: int = 0
-    downloaded: int = 0
-    closed: bool = False
-
-    @property
-    def max_body(self) -> int | None:
-        return self.decision.max_body
-
-
-def notes_of(flow: http.HTTPFlow) -> Notes | None:
-    """The judge's notes on a flow; None before its verdict."""
-    notes = flow.metadata.get(NOTES)
-    return notes if isinstance(notes, Notes) else None
-
-
-def fail_closed[**P](hook: Callable[P, Any]) -> Callable[P, Any]:
-    """Turn every exception of a hook into a denial of whatever the hook was about."""
-
-    @functools.wraps(hook)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        try:
-            result = hook(*args, **kwargs)
-        except Exception as exc:  # noqa: BLE001  an exception is a denial
-            _deny_after(exc, args)
-            return None
-        return _awaited(result, args) if asyncio.iscoroutine(result) else result
-
-    async def _awaited(running: Coroutine[Any, Any, Any], args: tuple[Any, ...]) -> None:
-        try:
-            await running
-        except Exception as exc:  # noqa: BLE001  an exception is a denial
-            _deny_after(exc, args)
-
-    return guarded
-
-
-def _deny_after(exc: Exception, args: tuple[Any, ...]) -> None:
-    judge_addon, data = args
-    logger.error("the judge failed", exc_info=exc)
-    judge_addon.deny_after_error(data)
-
-
 class JudgeAddon:
     """The hooks of one door.
 
-    policies: asked for each request. decisions, outcomes: the record. on_event: told of each denial and of a log that
-    cannot be written. secret: proves this gateway to its runner in the answer to a canary.
+    policies: asked for each request. record: where decisions and outcomes go. secret: proves this gateway to its
+    runner in the answer to a canary.
     """
 
     def __init__(
         self,
         policies: Policies,
-        decisions: DecisionLog,
-        outcomes: OutcomeLog,
+        record: Record,
         *,
         resolver: Resolver | None = None,
-        on_event: Callable[[dict[str, Any]], None] = lambda event: None,
         secret: bytes = b"",
     ) -> None:
         self.policies = policies
-        self.decisions = decisions
-        self.outcomes = outcomes
+        self.record = record
         self.resolver = resolver or Resolver()
-        self.on_event = on_event
         self.secret = secret
-        self.allowed = 0
-        self.denied = 0
-        self.upstream_errors = 0
-        self.bytes_up = 0
-        self.bytes_down = 0
         self._undecided: dict[str, asyncio.TimerHandle] = {}
 
     # -- connections and layers -------------------------------------------------------------------------------------
@@ -156,7 +95,7 @@ class JudgeAddon:
             next_layer.layer = JudgedHttpLayer(context, mode, notes_of)
             return
         host, port = context.server.address or ("", 0)
-        self.refused(Refusal(context.client, host, port, "not-http", "Only HTTP and TLS may pass."))
+        self.refused(Refusal(context.client, host, port, "not-http", "only HTTP and TLS may pass"))
         next_layer.layer = RefusedLayer(context)
 
     @fail_closed
@@ -188,7 +127,7 @@ class JudgeAddon:
 
     def _silent(self, client: Client, host: str, port: int) -> None:
         self._undecided.pop(client.id, None)
-        self.refused(Refusal(client, host, port, "not-http", "The tunnel stayed silent; only HTTP and TLS may pass."))
+        self.refused(Refusal(client, host, port, "not-http", "nobody spoke; only HTTP and TLS may pass"))
         self.drop(client)
 
     def drop(self, client: Client) -> None:
@@ -211,7 +150,7 @@ class JudgeAddon:
     @fail_closed
     def refused(self, refusal: Refusal) -> None:
         """Record a refusal that has no flow, and make its answer."""
-        decision = Decision(Verdict.DENY, refusal.reason, rule=None, at=None, hint=refusal.hint)
+        decision = denial(refusal.reason, hint=refusal.hint)
         request = Request(
             method=refusal.method,
             scheme="https" if refusal.client.tls else "http",
@@ -220,8 +159,8 @@ class JudgeAddon:
             path=refusal.path.partition("?")[0],
             query=refusal.path.partition("?")[2],
         )
-        decision, decision_id = self._record(request, decision, "")
-        refusal.answer = answers.denial(decision, decision_id, host=refusal.host)
+        decision, decision_id = self.record.decide(request, decision, "")
+        refusal.answer = answers.denial(decision, decision_id)
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -231,8 +170,7 @@ class JudgeAddon:
         request = request_from(flow, self._body_bytes(flow))
         policy = self.policies.current()
         if flow.error is not None:
-            hint = "A header or the framing of the body is not valid HTTP."
-            decision = Decision(Verdict.DENY, "malformed", rule=None, at=None, hint=hint)
+            decision = denial("malformed", hint="a header or the framing of the body is not valid HTTP")
         else:
             decision = judge(request, policy)
         version = policy.hash if isinstance(policy, Policy) else ""
@@ -261,7 +199,7 @@ class JudgeAddon:
         try:
             address = await self.resolver.resolve(request.host)
         except PrivateAddress:
-            hint = f"{request.host} leads to an address that is not public; the policy must name it as upstream."
+            hint = f"{request.host} leads to an address that is not public; only an entry with an upstream reaches one"
             decision = dataclasses.replace(decision, verdict=Verdict.DENY, reason="private-address", hint=hint)
         except Unresolvable as exc:
             self._conclude(flow, request, decision, version, None, failure=str(exc))
@@ -278,23 +216,21 @@ class JudgeAddon:
         failure: str | None = None,
     ) -> None:
         """Record the verdict, then apply it. `failure`: allowed, yet there is nowhere to go."""
-        decision, decision_id = self._record(request, decision, version)
-        notes = Notes(decision, request, decision_id)
-        flow.metadata[NOTES] = notes
+        decision, decision_id = self.record.decide(request, decision, version)
+        notes = take_notes(flow, Notes(decision, request, decision_id))
         if decision.verdict is Verdict.DENY:
             self._answer(
                 flow,
                 answers.denial(
                     decision,
                     decision_id,
-                    host=request.host,
                     user_agent=flow.request.headers.get("user-agent", ""),
                     proof=self._proof(decision, request.host),
                 ),
             )
         elif failure is not None:
             self._answer(flow, answers.upstream_failure(failure, host=request.host, decision_id=decision_id))
-            self._close(notes, 502, failure)
+            self.record.close(notes, 502, failure)
         else:
             self._let_go(flow, notes, address)
 
@@ -319,34 +255,6 @@ class JudgeAddon:
             return ""
         return hmac.new(self.secret, host.removesuffix(CANARY_SUFFIX).encode(), "sha256").hexdigest()
 
-    def _record(self, request: Request, decision: Decision, version: str) -> tuple[Decision, str | None]:
-        """Write the decision; what cannot be written is denied. Returns what counts, and its id."""
-        try:
-            recorded = self.decisions.write(decision, request, version)
-        except LogUnwritable as exc:
-            self.on_event({"event": "log-unwritable", "error": exc.message})
-            hint = "The decision could not be recorded, and nothing passes unrecorded."
-            decision = dataclasses.replace(decision, verdict=Verdict.DENY, reason="log-unwritable", hint=hint)
-            recorded = None
-        if decision.verdict is Verdict.ALLOW:
-            self.allowed += 1
-        else:
-            self.denied += 1
-            if decision.reason != "canary":
-                self.on_event(
-                    {
-                        "event": "denied",
-                        "id": recorded.id if recorded else None,
-                        "method": request.method,
-                        "host": request.host,
-                        "port": request.port,
-                        "path": request.path,
-                        "reason": decision.reason,
-                        "at": decision.at,
-                    }
-                )
-        return decision, recorded.id if recorded else None
-
     # -- answers and ends -------------------------------------------------------------------------------------------
 
     @fail_closed
@@ -357,7 +265,7 @@ class JudgeAddon:
         if notes.destination is None:
             return  # our own answer
         if response.status_code == 101 and not notes.request.upgrade:
-            self._close(notes, 101, "the origin switched protocols unasked")
+            self.record.close(notes, 101, "the origin switched protocols unasked")
             flow.kill()
             return
         size = expected_http_body_size(flow.request, response)
@@ -373,14 +281,14 @@ class JudgeAddon:
             notes.uploaded = len(flow.request.raw_content or b"")
         if not response.stream:
             notes.downloaded = len(response.raw_content or b"")
-        self._close(notes, response.status_code, None)
+        self.record.close(notes, response.status_code, None)
 
     @fail_closed
     def error(self, flow: http.HTTPFlow) -> None:
         notes = notes_of(flow)
         if notes is not None and notes.destination is not None:
             status = flow.response.status_code if flow.response else None
-            self._close(notes, status, flow.error.msg if flow.error else "unknown")
+            self.record.close(notes, status, flow.error.msg if flow.error else "unknown")
 
     @fail_closed
     def websocket_message(self, flow: http.HTTPFlow) -> None:
@@ -392,7 +300,7 @@ class JudgeAddon:
             notes.uploaded += len(message.content)
             if notes.max_body is not None and notes.uploaded > notes.max_body:
                 message.drop()
-                self._close(notes, 101, f"the messages grew over max_body of {notes.max_body} bytes")
+                self.record.close(notes, 101, f"the messages grew over max_body of {notes.max_body} bytes")
                 self.drop(flow.client_conn)
         else:
             notes.downloaded += len(message.content)
@@ -402,18 +310,7 @@ class JudgeAddon:
     def websocket_end(self, flow: http.HTTPFlow) -> None:
         notes = notes_of(flow)
         if notes is not None:
-            self._close(notes, 101, None)
-
-    def _close(self, notes: Notes, status: int | None, error: str | None) -> None:
-        """One outcome line per forwarded request."""
-        if notes.closed or notes.decision_id is None:
-            return
-        notes.closed = True
-        self.bytes_up += notes.uploaded
-        self.bytes_down += notes.downloaded
-        self.upstream_errors += error is not None
-        ms = round((time.monotonic() - notes.started) * 1000, 1)
-        self.outcomes.write(notes.decision_id, status, notes.uploaded, notes.downloaded, ms, error)
+            self.record.close(notes, 101, None)
 
     # -- failure ----------------------------------------------------------------------------------------------------
 
@@ -433,21 +330,19 @@ class JudgeAddon:
         if notes is not None or flow.response is not None:
             # A verdict was given already; what came after it failed.
             if notes is not None:
-                self._close(notes, None, "the judge failed")
+                self.record.close(notes, None, "the judge failed")
             flow.kill()
             return
-        decision = Decision(
-            Verdict.DENY, "judge-error", rule=None, at=None, hint="The judge failed on this request, so it is denied."
-        )
+        decision = denial("judge-error")
         host = str(flow.request.data.host)
         request = Request(method=str(flow.request.method), scheme="http", host=host, port=0, path="", query="")
         try:
-            decision, decision_id = self._record(request, decision, "")
+            decision, decision_id = self.record.decide(request, decision, "")
         except Exception as exc:
             logger.error("the denial could not be recorded", exc_info=exc)
             decision_id = None
-        flow.metadata[NOTES] = Notes(decision, request, decision_id)
-        self._answer(flow, answers.denial(decision, decision_id, host=host))
+        take_notes(flow, Notes(decision, request, decision_id))
+        self._answer(flow, answers.denial(decision, decision_id))
 
 
 def _count_down(notes: Notes, chunk: bytes) -> bytes:

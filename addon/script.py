@@ -17,6 +17,7 @@ from impyard.addon.errors import PolicyError
 from impyard.addon.hooks import JudgeAddon
 from impyard.addon.log import DecisionLog, OutcomeLog
 from impyard.addon.policysource import PolicySource
+from impyard.addon.record import Record
 
 
 class ScriptJudge(JudgeAddon):
@@ -43,7 +44,8 @@ class ScriptJudge(JudgeAddon):
             raise exceptions.OptionsError(fault.message)
         runs.mkdir(parents=True, exist_ok=True)
         run = f"mitmproxy-{os.getpid()}"
-        super().__init__(source, DecisionLog(runs / "decisions.jsonl", run), OutcomeLog(runs / "outcomes.jsonl", run))
+        decisions, outcomes = DecisionLog(runs / "decisions.jsonl", run), OutcomeLog(runs / "outcomes.jsonl", run)
+        super().__init__(source, Record(decisions, outcomes, lambda event: None))
         ctx.options.update(
             rawtcp=False,
             connection_strategy="lazy",

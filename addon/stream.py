@@ -146,12 +146,12 @@ class JudgedHttp1Server(Http1Server):
 
     def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
         if len(self.buf) > MAX_HEAD_BYTES and bytes(self.buf).find(b"\r\n\r\n", 0, MAX_HEAD_BYTES) < 0:
-            yield from self._refuse("malformed", f"The request head is larger than {MAX_HEAD_BYTES // 1024} KiB.")
+            yield from self._refuse("malformed", f"the request head is larger than {MAX_HEAD_BYTES // 1024} KiB")
             return
         for command in super().read_headers(event):
             if isinstance(command, commands.SendData) and not self._refusing:
                 # The core's own 400, sent before any hook: take its place.
-                yield from self._refuse("malformed", "The request line or a header is not valid HTTP.")
+                yield from self._refuse("malformed", "the request line or a header is not valid HTTP")
                 return
             yield command
 
@@ -171,7 +171,7 @@ class JudgedHttp1Server(Http1Server):
 
     def send(self, event: HttpEvent) -> CommandGenerator[None]:
         if isinstance(event, ResponseProtocolError) and event.code is ErrorCode.DESTINATION_UNKNOWN:
-            yield from self._refuse("malformed", "The request names no host.")  # no hook has seen it
+            yield from self._refuse("malformed", "the request names no host")  # no hook has seen it
             return
         if isinstance(event, ResponseProtocolError) and self.response is None:
             status = event.code.http_status_code()
@@ -190,7 +190,7 @@ class JudgedHttp2Server(Http2Server):
         self, message: str, error_code: int = h2.errors.ErrorCodes.PROTOCOL_ERROR
     ) -> CommandGenerator[None]:
         host, port = self.context.server.address or ("", 0)
-        hint = "A frame or a header is not valid HTTP/2."
+        hint = "a frame or a header is not valid HTTP/2"
         yield RefusedHook(Refusal(self.context.client, host, port, "malformed", hint))
         yield from super().protocol_error(message, error_code)
 

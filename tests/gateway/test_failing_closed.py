@@ -121,7 +121,7 @@ PLANTED = """
     [
         ("judge", "hooks.judge = broken"),
         ("reading the request", "hooks.request_from = broken"),
-        ("recording", "hooks.JudgeAddon._record = broken"),
+        ("recording", "hooks.Record.decide = broken"),
         (
             "policy",
             "from impyard.addon.policysource import PolicySource as P; c = P.current; n = [0]\n"

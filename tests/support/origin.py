@@ -80,7 +80,7 @@ class Origin:
             with connection, connection.makefile("rb") as reader:
                 while self._one(connection, reader):
                     pass
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a chunk's size that never came
             return
 
     def _one(self, connection: socket.socket, reader) -> bool:  # type: ignore[no-untyped-def]  # BufferedReader or SSL's

@@ -10,11 +10,11 @@ import pytest
 from impyard.addon import answers
 from impyard.addon.judge import _HINTS, REASONS, Decision, Nearest, Verdict
 
-# pi retries when the error text matches one of these (its list, version 1.6.0); "upstream" may be retried.
+# What pi 1.6.0 retries, from its dist/utils/retry.js: numbers as words of their own, and phrases.
 RETRIED = re.compile(
-    r"429|500|502|503|504|520|524|rate.?limit|too many requests|overloaded|internal.?error|server.?error|"
-    r"service.?unavailable|network.?error|connection.?(closed|refused|error)|terminated|timed? ?out|timeout|"
-    r"ended without",
+    r"(?<![a-z0-9])(?:429|500|502|503|504|520|524)(?![a-z0-9])|rate.?limit|too many requests|overloaded|"
+    r"internal.?error|server.?error|unavailable|network.?error|connection.?(closed|refused|error|lost)|terminated|"
+    r"timed? ?out|timeout|ended without|upstream.?connect|upstream.?request|retry|try your request again",
     re.I,
 )
 
@@ -25,7 +25,7 @@ def deny(reason: str) -> Decision:
 
 @pytest.mark.parametrize("reason", sorted(set(REASONS) - {"upstream"}))
 def test_a_refusal_is_final_for_pi(reason: str) -> None:
-    answer = answers.denial(deny(reason), "run.1", host="a.test")
+    answer = answers.denial(deny(reason), "run.500")
     text = answer.body.decode()
     assert not RETRIED.search(text), RETRIED.search(text)
     assert json.loads(text)["error"].startswith("Access denied by egress policy: ")
@@ -38,16 +38,24 @@ def test_control_the_pattern_finds_what_pi_would_retry() -> None:
 
 
 def test_the_answer_names_the_rule_that_came_closest() -> None:
-    decision = Decision(
-        Verdict.DENY, "no-rule", rule=None, at=None, nearest=Nearest("policies/gateway.yaml:6", "method"), hint="x"
-    )
-    body = json.loads(answers.denial(decision, "run.7", host="a.test").body)
-    assert body["nearest"] == {"at": "policies/gateway.yaml:6", "failed": "method"}
-    assert body["decision"] == "run.7"
+    nearest = Nearest("policies/gateway.yaml:500", "method")
+    decision = Decision(Verdict.DENY, "no-rule", rule=None, at=None, nearest=nearest, hint="x")
+    answer = answers.denial(decision, "run.7")
+    assert json.loads(answer.body)["nearest"] == {"at": "policies/gateway.yaml#L500", "failed": "method"}
+    assert answer.headers["x-impyard-decision"] == "run.7"
+    assert not RETRIED.search(answer.body.decode())
+
+
+@pytest.mark.parametrize("name", ["DENY GET /errors/500", "timeouts", "rate limit", "keep out 503"])
+def test_a_rule_whose_name_would_make_pi_try_again_is_named_by_its_place_alone(name: str) -> None:
+    decision = Decision(Verdict.DENY, "rule", rule=name, at="policies/gateway.yaml:6", hint=f"denied by {name}")
+    answer = answers.denial(decision, "run.7")
+    assert json.loads(answer.body)["at"] == "policies/gateway.yaml#L6"
+    assert not RETRIED.search(answer.body.decode())
 
 
 def test_git_reads_text() -> None:
-    answer = answers.denial(deny("no-rule"), "run.1", host="a.test", user_agent="git/2.39.5")
+    answer = answers.denial(deny("no-rule"), "run.1", user_agent="git/2.39.5")
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert answer.body.startswith(b"Access denied by egress policy: ")
 
@@ -60,7 +68,7 @@ def test_an_upstream_failure_is_no_refusal() -> None:
 
 
 def test_raw_bytes_end_the_connection() -> None:
-    raw = answers.raw_http1(answers.denial(deny("malformed"), "run.1", host="a.test"))
+    raw = answers.raw_http1(answers.denial(deny("malformed"), "run.1"))
     head, _, body = raw.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n")
     assert f"content-length: {len(body)}".encode() in head

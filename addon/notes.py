@@ -1,0 +1,44 @@
+"""What the judge remembers of one flow, from its verdict to its outcome."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from mitmproxy import http
+
+from impyard.addon.judge import Decision
+from impyard.addon.request import Request
+from impyard.addon.stream import Destination
+
+NOTES = "impyard"
+
+
+@dataclass(slots=True)
+class Notes:
+    """What the judge remembers of one flow: its verdict, where it may go, how much went through."""
+
+    decision: Decision
+    request: Request
+    decision_id: str | None = None
+    destination: Destination | None = None
+    started: float = field(default_factory=time.monotonic)
+    uploaded: int = 0
+    downloaded: int = 0
+    closed: bool = False
+
+    @property
+    def max_body(self) -> int | None:
+        return self.decision.max_body
+
+
+def notes_of(flow: http.HTTPFlow) -> Notes | None:
+    """The judge's notes on a flow; None before its verdict."""
+    notes = flow.metadata.get(NOTES)
+    return notes if isinstance(notes, Notes) else None
+
+
+def take_notes(flow: http.HTTPFlow, notes: Notes) -> Notes:
+    """Keep `notes` with a flow."""
+    flow.metadata[NOTES] = notes
+    return notes

@@ -1,0 +1,86 @@
+"""What a door has decided and what came of it: the lines, the counts, and the news for the runner."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+from impyard.addon.errors import LogUnwritable
+from impyard.addon.judge import Decision, Verdict
+from impyard.addon.log import DecisionLog, OutcomeLog
+from impyard.addon.notes import Notes
+from impyard.addon.request import Request
+
+UNRECORDED = "the decision could not be recorded, and nothing passes unrecorded"
+
+
+class Record:
+    """Writes both logs, counts, and tells `on_event` of each denial and of a log that cannot be written."""
+
+    def __init__(
+        self, decisions: DecisionLog, outcomes: OutcomeLog, on_event: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._decisions = decisions
+        self._outcomes = outcomes
+        self._on_event = on_event
+        self._allowed = 0
+        self._denied = 0
+        self._upstream_errors = 0
+        self._bytes_up = 0
+        self._bytes_down = 0
+
+    def decide(self, request: Request, decision: Decision, version: str) -> tuple[Decision, str | None]:
+        """Write a decision made under the policy `version`; returns what counts, and its id.
+
+        What cannot be written is denied, and has no id.
+        """
+        try:
+            decision_id = self._decisions.write(decision, request, version).id
+        except LogUnwritable as exc:
+            self._on_event({"event": "log-unwritable", "error": exc.message})
+            decision = dataclasses.replace(decision, verdict=Verdict.DENY, reason="log-unwritable", hint=UNRECORDED)
+            decision_id = None
+        if decision.verdict is Verdict.ALLOW:
+            self._allowed += 1
+            return decision, decision_id
+        self._denied += 1
+        if decision.reason != "canary":
+            self._on_event(
+                {
+                    "event": "denied",
+                    "id": decision_id,
+                    "method": request.method,
+                    "host": request.host,
+                    "port": request.port,
+                    "path": request.path,
+                    "reason": decision.reason,
+                    "at": decision.at,
+                }
+            )
+        return decision, decision_id
+
+    def close(self, notes: Notes, status: int | None, error: str | None) -> None:
+        """Write the outcome of a forwarded request, once."""
+        if notes.closed or notes.decision_id is None:
+            return
+        notes.closed = True
+        self._bytes_up += notes.uploaded
+        self._bytes_down += notes.downloaded
+        self._upstream_errors += error is not None
+        ms = round((time.monotonic() - notes.started) * 1000, 1)
+        self._outcomes.write(notes.decision_id, status, notes.uploaded, notes.downloaded, ms, error)
+
+    def totals(self) -> dict[str, Any]:
+        """What came through so far, and where the chain of decisions stands."""
+        return {
+            "decisions": self._decisions.seq,
+            "last": self._decisions.last_hash,
+            "allowed": self._allowed,
+            "denied": self._denied,
+            "bytes_up": self._bytes_up,
+            "bytes_down": self._bytes_down,
+            "upstream_errors": self._upstream_errors,
+            "outcomes_lost": self._outcomes.lost,
+        }
