@@ -23,6 +23,7 @@ PROMPT = INSIDE / "prompt.txt"
 CA_CERTIFICATE = INSIDE / "ca.pem"
 TRUST_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
+RELAY = ["python3", "-I", "-S", "/opt/impyard/relay.py"]
 PROXY = "http://127.0.0.1:3128"
 # Loopback is the box itself: agents test their own servers there.
 NO_PROXY = "localhost,127.0.0.1,::1"
@@ -86,6 +87,8 @@ def create_call(box: Box) -> dict[str, Any]:
     """The body of the engine's `POST /containers/create` (API 1.41)."""
     return {
         "Image": box.image,
+        "Entrypoint": RELAY,  # whatever the image would start by itself
+        "Cmd": [],
         "User": f"{box.user.uid}:{box.user.gid}",
         "Hostname": "box",
         "WorkingDir": "/",

@@ -136,7 +136,11 @@ def test_what_people_name_things_stays_data() -> None:
 
 def test_neither_credential_nor_prompt_is_in_the_create_call() -> None:
     assert "Env" not in create_call(box())
-    assert "Cmd" not in create_call(box())
+    assert create_call(box())["Cmd"] == []
+
+
+def test_the_first_process_is_the_relay_whatever_the_image_says() -> None:
+    assert create_call(box())["Entrypoint"] == ["python3", "-I", "-S", "/opt/impyard/relay.py"]
 
 
 def test_the_environment_leads_every_tool_to_the_relay_and_its_certificate() -> None:
