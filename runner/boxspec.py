@@ -63,8 +63,9 @@ class Limits:
 class Box:
     """Everything that tells one box from another.
 
-    `covered` are the `.env` files to hide, with whether each is a folder; `secret_folders` are named to the probes,
-    which try to read them; `labels` are added to those that every box has.
+    `covered` are the paths to hide, with whether each is a folder; `inner_mounts` are the mount points inside the
+    project; `secret_folders` are named to the probes, which try to read them; `labels` are added to those that every
+    box has.
     """
 
     paths: RunPaths
@@ -73,6 +74,7 @@ class Box:
     workspace: Path
     limits: Limits
     covered: Sequence[tuple[Path, bool]] = ()
+    inner_mounts: Sequence[Path] = ()
     secret_folders: Sequence[Path] = ()
     selinux: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -220,6 +222,7 @@ def _mounts(box: Box) -> list[dict[str, Any]]:
     paths = box.paths
     mounts = [
         _bind(paths.root, paths.root, writable=False),
+        *(_bind(path, path, writable=False) for path in box.inner_mounts if path != box.workspace),
         _bind(box.workspace, box.workspace, writable=True),
         _bind(paths.session, paths.session, writable=True),
         _bind(paths.home, paths.home, writable=True),
@@ -240,5 +243,6 @@ def _bind(source: Path, target: Path, *, writable: bool) -> dict[str, Any]:
         "Source": str(source),
         "Target": str(target),
         "ReadOnly": not writable,
-        "BindOptions": {"Propagation": "rprivate"},
+        # A read-only mark is for one mount (before engine 25, at least): what is mounted inside would stay writable.
+        "BindOptions": {"Propagation": "rprivate", "NonRecursive": not writable},
     }

@@ -22,7 +22,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.certs import authority
 from impyard.runner import boxspec, credentials, gateway, leftovers
 from impyard.runner.gateway import Event
-from impyard.runner.project import check_root, env_files, new_run
+from impyard.runner.project import check_root, hidden_paths, mounts_under, new_run
 from impyard.runner.receipt import Receipt
 from impyard.runner.removal import remove_tree
 from impyard.runner.signals import Signals
@@ -148,7 +148,8 @@ class Enclosure:
             user=user,
             workspace=self.workspace,
             limits=limits,
-            covered=list(env_files(plan.root, *apart)),
+            covered=list(hidden_paths(plan.root, *apart)),
+            inner_mounts=mounts_under(plan.root),
             secret_folders=secret_folders,
             selinux=facts.selinux,
             labels={

@@ -144,9 +144,10 @@ def _covered(enclosure: Enclosure, mounts: Sequence[Mapping[str, Any]], host: Ma
 def _secrets(enclosure: Enclosure, view: str) -> str:
     """The names of secrets, of this process's environment and the project's .env files, whose values `view` holds."""
     named = [(name, value) for name, value in os.environ.items() if _SENSITIVE.search(name)]
-    for path, is_folder in enclosure.box.covered:
+    for path, _is_folder in enclosure.box.covered:
         with suppress(OSError):
-            lines = () if is_folder else path.read_text("utf-8", "replace").splitlines()
+            # Only files: covered are also named pipes, which would keep a reader waiting.
+            lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else ()
             pairs = (line.partition("=") for line in lines if not line.lstrip().startswith("#"))
             named += [(f"{path.name}: {name.strip()}", value.strip().strip("\"'")) for name, _, value in pairs]
     known = f"{enclosure.paths.root} {enclosure.user.name}"

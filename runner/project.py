@@ -138,10 +138,12 @@ def policy_files(root: Path, named: Sequence[Path], workspace: Path | None) -> t
     return files
 
 
-def env_files(*roots: Path) -> Iterator[tuple[Path, bool]]:
-    """Each `.env` and `.env.*` (not `.env.example`) under the folders, as (path, whether it is a folder), to be covered
-    in the box. The target of a link is named in the link's place, if it lies under one of the folders; elsewhere the
-    box cannot see it. Raises ImpyardError for a folder that cannot be searched.
+def hidden_paths(*roots: Path) -> Iterator[tuple[Path, bool]]:
+    """What the box must not see under these folders, as (path, whether it is a folder).
+
+    Each `.env` and `.env.*` but `.env.example`. The target of a link is named in the link's place, if it lies under one
+    of the folders; elsewhere the box cannot see it. And each socket and named pipe: a read-only mount does not keep
+    anybody from talking to the program behind one. Raises ImpyardError for a folder that cannot be searched.
     """
     seen: set[Path] = set()
     for root in roots:
@@ -157,8 +159,11 @@ def env_files(*roots: Path) -> Iterator[tuple[Path, bool]]:
                             if inside and path not in seen and path.exists():
                                 seen.add(path)
                                 yield path, path.is_dir()
-                        elif entry.is_dir(follow_symlinks=False) and entry.path != f"{root}/runs":
-                            pending.append(entry.path)
+                        elif entry.is_dir(follow_symlinks=False):
+                            if entry.path != f"{root}/runs":
+                                pending.append(entry.path)
+                        elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
+                            yield Path(entry.path), False
             except PermissionError as exc:
                 # A box that runs as the caller cannot read it either; one that root starts runs as another user.
                 if os.geteuid() == 0:
@@ -167,6 +172,18 @@ def env_files(*roots: Path) -> Iterator[tuple[Path, bool]]:
                     ) from exc
             except FileNotFoundError:
                 continue
+
+
+def mounts_under(root: Path, table: Path = Path("/proc/self/mountinfo")) -> list[Path]:
+    """The mount points inside `root`, but not in its runs/. The engine's read-only mark does not reach into them."""
+    found = set()
+    for line in table.read_bytes().splitlines():
+        # Field 5 of proc_pid_mountinfo(5), where blanks and backslashes are written in octal.
+        point = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), line.split(b" ")[4])
+        path = Path(os.fsdecode(point))
+        if path != root and path.is_relative_to(root) and not path.is_relative_to(root / "runs"):
+            found.add(path)
+    return sorted(found)
 
 
 @dataclass(frozen=True, slots=True)

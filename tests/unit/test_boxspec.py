@@ -86,6 +86,21 @@ def test_the_project_is_read_only_at_its_own_path_and_its_runs_are_covered() -> 
     assert host_config()["Tmpfs"][str(ROOT / "runs")].startswith("ro,")
 
 
+def test_what_is_mounted_inside_the_project_is_mounted_read_only_by_itself() -> None:
+    inner = ROOT / "data"
+    found = mounts(inner_mounts=[inner])
+    assert found[str(inner)]["ReadOnly"] is True
+    assert found[str(ROOT)]["BindOptions"]["NonRecursive"] is True
+    assert all(mount["BindOptions"]["NonRecursive"] for mount in found.values() if mount["ReadOnly"])
+
+
+def test_a_workspace_that_is_a_mount_of_its_own_stays_writable() -> None:
+    place = ROOT / "data"
+    targets = [mount["Target"] for mount in host_config(inner_mounts=[place], workspace=place)["Mounts"]]
+    assert targets.count(str(place)) == 1
+    assert mounts(inner_mounts=[place], workspace=place)[str(place)]["ReadOnly"] is False
+
+
 def test_every_env_file_is_covered() -> None:
     assert mounts()[str(ROOT / ".env")]["Source"] == "/dev/null"
     assert str(ROOT / "venv" / ".env") in host_config()["Tmpfs"]

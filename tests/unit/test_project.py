@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +15,22 @@ from impyard.runner.project import (
     RUN_ID,
     check_root,
     check_workspace,
-    env_files,
     find_root,
+    hidden_paths,
+    mounts_under,
     new_run,
     policy_files,
 )
+
+
+@contextlib.contextmanager
+def bound(path: Path) -> Iterator[None]:
+    """A listening socket at `path`, however long that is."""
+    folder = os.open(path.parent, os.O_PATH)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+        os.close(folder)
+        yield
 
 
 def make_project(folder: Path) -> Path:
@@ -195,7 +209,7 @@ def test_every_env_file_is_found_and_the_example_is_not(tmp_path: Path) -> None:
     for name in (".env", "a/.env.local", "a/b/.env", "a/.env.example", "a/environment", "runs/x/.env", "c/.env/inner"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("S=1")
-    found = dict(env_files(root))
+    found = dict(hidden_paths(root))
     assert found == {
         root / ".env": False,
         root / "a/.env.local": False,
@@ -212,7 +226,7 @@ def test_an_env_link_covers_what_it_leads_to_if_the_box_could_see_it(tmp_path: P
     (root / ".env").symlink_to("deploy/secrets")
     (root / ".env.far").symlink_to(tmp_path / "outside")
     (root / ".env.dead").symlink_to("nothing")
-    assert list(env_files(root)) == [(root / "deploy" / "secrets", False)]
+    assert list(hidden_paths(root)) == [(root / "deploy" / "secrets", False)]
 
 
 def test_folders_behind_links_are_not_searched(tmp_path: Path) -> None:
@@ -222,7 +236,34 @@ def test_folders_behind_links_are_not_searched(tmp_path: Path) -> None:
     (tmp_path / "far" / ".env").write_text("")
     (root / "far").symlink_to(tmp_path / "far")
     (root / "loop").symlink_to(root)
-    assert list(env_files(root)) == []
+    assert list(hidden_paths(root)) == []
+
+
+def test_sockets_and_pipes_are_hidden_and_ordinary_files_and_links_are_not(tmp_path: Path) -> None:
+    root = tmp_path / "p"
+    (root / ".git").mkdir(parents=True)
+    (root / "file").write_text("")
+    (root / "link").symlink_to("file")
+    os.mkfifo(root / "pipe")
+    with bound(root / ".git" / "daemon.ipc"):
+        assert set(hidden_paths(root)) == {(root / "pipe", False), (root / ".git" / "daemon.ipc", False)}
+
+
+def test_the_mounts_inside_a_folder_are_found_whatever_their_names(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_bytes(
+        b"21 1 0:19 / / rw - ext4 /dev/a rw\n"
+        b"22 21 0:20 / /srv/p rw - ext4 /dev/b rw\n"
+        b"23 22 0:21 / /srv/p/with\\040blank\\134x rw,nosuid shared:1 - tmpfs t rw\n"
+        b"24 22 0:22 / /srv/p/runs/x rw - tmpfs t rw\n"
+        b"25 22 0:23 / /srv/p/a/b rw - tmpfs t rw\n"
+        b"26 21 0:24 / /srv/pp rw - tmpfs t rw\n"
+    )
+    assert mounts_under(Path("/srv/p"), table) == [Path("/srv/p/a/b"), Path("/srv/p/with blank\\x")]
+
+
+def test_this_machines_own_table_can_be_read() -> None:
+    assert Path("/proc") in mounts_under(Path("/"))
 
 
 def test_a_new_run_gets_a_folder_of_its_own(tmp_path: Path) -> None:
