@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from impyard.addon.errors import ImpyardError
 from impyard.certs import authority
 from impyard.runner import boxspec, credentials, gateway, leftovers
+from impyard.runner.coverwatch import CoverWatch
 from impyard.runner.gateway import Event
 from impyard.runner.project import check_root, hidden_paths, mounts_under, new_run
 from impyard.runner.receipt import Receipt
@@ -83,7 +84,7 @@ class Enclosure:
     """`open` it, `start` it, read `stage.items()`, `close` it in any case.
 
     News are put in among the stage's items: denials of the box's requests, and a log that cannot be written. `spawned`
-    is a gateway process that is up already, or on its way.
+    is a gateway process that is up already, or on its way. `bare` is a path whose cover has come off: the box is ended.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Enclosure:
         self.trouble: list[str] = []
         self.closed: Event | None = None
         self.stage: Stage | None = None
+        self.bare: Path | None = None
         self._version = version
         self._signals = signals
         self._note = on_note
@@ -157,6 +159,7 @@ class Enclosure:
                 "impyard.deadline": str(int(time.time() + limits.ceiling_s)),
             },
         )
+        self._covers = CoverWatch((path for path, _ in self.box.covered), self._on_bare)
         self._write_files()
 
         ready = self.gateway.ready()
@@ -178,6 +181,8 @@ class Enclosure:
             raise ImpyardError(
                 "the gateway ended before the box could start", hint="`impyard doctor` looks for a reason"
             )
+        self._covers.start()
+        self._stack.callback(self._covers.stop)
         self.stage.start(self.plan.ceiling_s)
         self.started = True
         return self.stage
@@ -337,6 +342,12 @@ class Enclosure:
         """Without its judge the box must not go on."""
         if self.stage is not None:
             self.stage.end("gateway-lost")
+
+    def _on_bare(self, path: Path) -> None:
+        """In a thread of its own: what the box must not see lies open to it."""
+        self.bare = path
+        if self.stage is not None:
+            self.stage.end("exposed")
 
     # -- steps of close -----------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from impyard.addon.errors import ImpyardError
 EXITS: dict[str, int] = {
     "finished": 0,  # the agent did its work
     "agent-error": 1,  # the model refused, credentials failed, pi stopped with an error
+    "exposed": 1,  # a covered secret was replaced on this machine, so that the box could have read it
     "ceiling": 124,  # the wall-clock limit
     "refused": 125,  # a probe in the box failed; the agent never started
     "gateway-lost": 126,  # the judge went away in mid-run

@@ -149,6 +149,8 @@ class _Run:
         enclosure, ending = self.enclosure, self.ending
         assert ending is not None and enclosure.stage is not None
         reason, error = judge_ending(ending, self.outcome)
+        if reason == "exposed":
+            error = f"{enclosure.bare} was replaced on this machine, which took its cover off in the box"
         enclosure.close()
         receipt = enclosure.receipt
         receipt.ended = now()

@@ -29,6 +29,7 @@ MAIN_ARGUMENT = {"bash": "command", "read": "path", "write": "path", "edit": "pa
 REASON_WORDS = {
     "finished": "finished",
     "agent-error": "ended with an error",
+    "exposed": "ended to keep a secret",
     "ceiling": "stopped at its ceiling",
     "refused": "refused to start",
     "gateway-lost": "lost its gateway",
