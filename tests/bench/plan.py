@@ -12,8 +12,8 @@ class Plan:
     rules: how many of them are many. commands: how often a command is started.
     """
 
-    rounds: int = 9
-    seconds: float = 1.5
+    rounds: int = 11
+    seconds: float = 1.0
     connections: tuple[int, ...] = (1, 16)
     body_mib: int = 1024
     rules: int = 10_000
