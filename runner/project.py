@@ -42,7 +42,8 @@ BOX_FOLDERS = tuple(
 
 def find_root(project: Path | None = None, *, start: Path | None = None) -> Path:
     """The project root, links resolved: `project` if given, else the nearest folder from `start` (default: the working
-    directory) upwards that holds policies/gateway.yaml, else git's top level, else `start` itself.
+    directory) upwards that holds policies/gateway.yaml, else git's top level, else `start` itself. Below a run's folder
+    nothing is looked for: what lies there, a policy too, was written by an agent.
 
     Raises ImpyardError when the folder does not exist. Whether a box may have it is `check_root`'s question.
     """
@@ -53,6 +54,10 @@ def find_root(project: Path | None = None, *, start: Path | None = None) -> Path
     except OSError as exc:
         raise ImpyardError("the working directory does not exist any more", hint="change to another folder") from exc
     above = (here, *here.parents)
+    for depth in range(len(above) - 1, 0, -1):
+        if RUN_ID.fullmatch(above[depth - 1].name) and above[depth].name == "runs":
+            here, above = above[depth + 1], above[depth + 1 :]
+            break
     for folder in above:
         if (folder / POLICY).is_file():
             return folder

@@ -60,6 +60,17 @@ def test_a_policy_further_up_wins_over_a_nearer_git_folder(tmp_path: Path) -> No
     assert find_root(start=root / "module") == root
 
 
+@pytest.mark.parametrize("planted", ["workspace", "workspace/runs/20260101-000000-beef/workspace"])
+def test_a_policy_that_an_agent_wrote_is_not_found(tmp_path: Path, planted: str) -> None:
+    """Control: the same policy outside of a run's folder is."""
+    root = make_project(tmp_path / "project")
+    trap = make_project(root / "runs" / "20261129-201744-4ec0" / planted)
+    (trap / ".git").mkdir()
+    assert find_root(start=trap) == root
+    elsewhere = make_project(root / "other" / "20261129-201744-4ec0" / "workspace")
+    assert find_root(start=elsewhere) == elsewhere
+
+
 def test_with_neither_the_folder_itself_is_the_root(tmp_path: Path) -> None:
     assert find_root(start=tmp_path) == tmp_path
 
