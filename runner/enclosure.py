@@ -134,7 +134,7 @@ class Enclosure:
         policies = plan.policies
         if plan.agent is not None and plan.agent.is_demo:
             policies = (*policies, self._start_demo())
-        self.gateway = self._start_gateway(policies)
+        self._start_gateway(policies)
 
         # The gateway needs half a second to come up. All this happens meanwhile.
         from impyard.runner import engine
@@ -242,7 +242,7 @@ class Enclosure:
         file.write_text(policy_text(server.port), "utf-8")
         return file
 
-    def _start_gateway(self, policies: Sequence[Path]) -> gateway.Gateway:
+    def _start_gateway(self, policies: Sequence[Path]) -> None:
         folder = authority.default_dir()
         if not (folder / authority.CERT_FILE).exists():
             authority.ensure_authority(folder)
@@ -258,7 +258,7 @@ class Enclosure:
             "door_gid": None if self.user.is_ours else self.user.gid,
         }
         with self._signals.shielded():
-            started = gateway.Gateway(
+            self.gateway = gateway.Gateway(
                 self._stack.enter_context(self._spawned or gateway.spawn()),
                 config,
                 self.paths.gateway_log,
@@ -266,7 +266,6 @@ class Enclosure:
                 self._on_gateway_lost,
             )
             self._stack.callback(self._close_gateway)
-        return started
 
     def _image(self) -> str:
         """The image's id: the one named by the caller, else impyard's own, built when it is missing."""

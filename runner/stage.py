@@ -76,11 +76,15 @@ class Stage:
         self._end = threading.Thread(target=self._wait, daemon=True, name="box-end")
 
     def start(self, ceiling_s: float) -> None:
-        """Start the box; it is killed after `ceiling_s` seconds."""
+        """Start the box; it is killed after `ceiling_s` seconds, and at once when `end` was called before."""
         self._reader.start()
         self._end.start()
         self._after(ceiling_s, lambda: self.end("ceiling"))
         engine.start(self.container)
+        with self._lock:
+            ended = self.ended_by is not None
+        if ended:  # the engine does not kill what does not run yet
+            engine.kill(self.container)
 
     def items(self) -> Iterator[Item]:
         """What happens, in order, until the box is over."""
