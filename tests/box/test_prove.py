@@ -134,7 +134,7 @@ def test_an_image_without_a_relay_is_refused(project: Path) -> None:
     from impyard.runner import engine_image
     from impyard.runner.image import ensure_image
 
-    dockerfile = f"FROM {ensure_image(lambda _line: None)}\nENTRYPOINT []\nCMD true\n".encode()
+    dockerfile = f"FROM {ensure_image(lambda _line: None)}\nRUN rm -rf /opt/impyard\n".encode()
     context = engine_image.pack({"Dockerfile": (dockerfile, 0o644)})
     plain = engine_image.build_image(context, PLAIN, {}, lambda _line: None)
     try:
