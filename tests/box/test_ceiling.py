@@ -87,7 +87,7 @@ def test_a_gateway_that_stands_still_lets_nothing_out_and_the_ceiling_holds(proj
         "--model",
         "demo",
         "--ceiling",
-        "0.15",
+        "0.1",
         WAITING.replace("sleep", "curl -sS https://open.test/ > out; sleep"),
     )
     project.started_file("there")

@@ -42,13 +42,15 @@ class Caller:
 
 @dataclass
 class Result:
-    """How a command ended: `code`, what it printed, and how long it took."""
+    """How a command ended: `code`, what it printed, how long it took, the folder of the one `run` that it made, and
+    what was `watched` meanwhile."""
 
     code: int
     out: str
     err: str
     seconds: float
     run: Path | None = None
+    watched: Any = None
     _receipt: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -158,12 +160,21 @@ class Project:
         assert "internal error" not in result.err, result
         return result
 
-    def impyard(self, *args: str, stdin: bytes | None = None, limit_s: float = LIMIT_S, **options: Any) -> Result:
-        """Run `impyard` with these arguments to its end. Options: see `start`."""
+    def impyard(
+        self,
+        *args: str,
+        stdin: bytes | None = None,
+        limit_s: float = LIMIT_S,
+        watch: Callable[[], object] = lambda: None,
+        **options: Any,
+    ) -> Result:
+        """Run `impyard` with these arguments to its end, and call `watch` meanwhile. Options: see `start`."""
         before = set(self.run_folders())
         began = time.monotonic()
         process = self.start(*args, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, **options)
+        watched = watch()
         result = self.finish(process, stdin=stdin, limit_s=limit_s)
+        result.watched = watched
         result.seconds = time.monotonic() - began
         new = [folder for folder in self.run_folders() if folder not in before]
         result.run = new[0] if len(new) == 1 else None
@@ -173,14 +184,26 @@ class Project:
         """`impyard run --model demo` on these lines of a prompt."""
         return self.impyard("run", "--model", "demo", *args, "\n".join(prompt), **options)
 
-    def on_terminal(self, *args: str) -> tuple[int, int]:
-        """Start `impyard` on a terminal of its own: (process id, the terminal's other end). The caller waits for it."""
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.chdir(self.root)
-            command = self.command(*args)
-            os.execvpe(command[0], command, {**self.env, "TERM": "xterm"})
-        return pid, terminal
+    def on_terminal(self, *args: str) -> tuple[subprocess.Popen[bytes], int]:
+        """Start `impyard` on a terminal of its own: the process and the terminal's other end. The caller closes it."""
+        terminal, theirs = pty.openpty()
+
+        def lead() -> None:
+            os.setsid()
+            os.close(os.open(os.ttyname(0), os.O_RDWR))  # a leader without a terminal gets the first that it opens
+
+        process = subprocess.Popen(
+            self.command(*args),
+            env={**self.env, "TERM": "xterm"},
+            cwd=self.root,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            preexec_fn=lead,
+        )
+        os.close(theirs)
+        self._processes.append(process)
+        return process, terminal
 
     # -- what there is --------------------------------------------------------------------------------------------
 
