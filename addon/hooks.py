@@ -24,11 +24,11 @@ from mitmproxy.proxy.layers.http import HTTPMode, HttpStream
 from impyard.addon import answers
 from impyard.addon.errors import PolicyError
 from impyard.addon.failclosed import fail_closed
-from impyard.addon.judge import CANARY_SUFFIX, Decision, Verdict, denial, judge
+from impyard.addon.judge import Decision, Verdict, denial, judge
 from impyard.addon.notes import Notes, notes_of, take_notes
 from impyard.addon.policy import Policy
 from impyard.addon.record import Record
-from impyard.addon.request import Request, canonical_host
+from impyard.addon.request import CANARY_SUFFIX, Request, canonical_host
 from impyard.addon.resolve import PrivateAddress, Resolver, Unresolvable
 from impyard.addon.stream import Destination, JudgedHttpLayer, Refusal, RefusedLayer, to_response
 from impyard.addon.wire import looks_like_http, request_from, strip_for_origin

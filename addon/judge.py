@@ -13,10 +13,7 @@ from urllib.parse import unquote
 from impyard.addon.errors import PolicyError
 from impyard.addon.policy import Entry, MatchFailed, Policy, Rule, Upstream
 from impyard.addon.readings import Ambiguous, Query, overrides, readings
-from impyard.addon.request import Request, canonical_host, split_authority
-
-# Names under it are never allowed, whatever the policy says: the runner proves the gateway with one before a run.
-CANARY_SUFFIX = ".canary.impyard.invalid"
+from impyard.addon.request import CANARY_SUFFIX, Request, canonical_host, split_authority
 
 REASONS: dict[str, str] = {
     "rule": "a rule of the policy decided; `rule` and `at` name it",

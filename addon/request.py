@@ -10,6 +10,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+# Names under it are never allowed, whatever the policy says: the runner proves the gateway with one before a run.
+CANARY_SUFFIX = ".canary.impyard.invalid"
+
 MAX_HOST = 253  # RFC 1035 2.3.4: 255 octets on the wire, which leaves 253 in text form
 
 # Letters, digits, inner hyphens (RFC 952, RFC 1123 2.1) and underscores, which real hosts use; labels up to 63 octets.

@@ -24,8 +24,8 @@ from typing import Any, BinaryIO
 
 import impyard
 from impyard.addon.errors import ImpyardError
+from impyard.addon.request import CANARY_SUFFIX
 
-CANARY_SUFFIX = ".canary.impyard.invalid"
 READY_LIMIT_S = 30.0
 CANARY_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 5.0
