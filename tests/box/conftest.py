@@ -73,15 +73,38 @@ def ordinary_user() -> Iterator[Caller]:
     subprocess.run(["useradd", "--create-home", "--user-group", name], check=True, capture_output=True)
     try:
         user = pwd.getpwnam(name)
-        group = os.stat(ENGINE_SOCKET).st_gid
-        prefix = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", f"--groups={group}"]
-        program = [sys.executable, "-c", "import impyard.runner.cli"]
-        if subprocess.run([*prefix, *program], env={"PYTHONPATH": str(ROOT)}, check=False, cwd="/").returncode != 0:
-            # This checkout, or its Python, lies in a folder that is closed to others; it may be read all the same.
-            prefix += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
-        yield Caller(user.pw_uid, user.pw_gid, name, Path(user.pw_dir), (*prefix, "--"))
+        with tempfile.TemporaryDirectory(prefix="impyard-open-") as folder:
+            prefix = _as_user(user, os.stat(ENGINE_SOCKET).st_gid, Path(folder))
+            program = [*prefix, sys.executable, "-c", "import impyard.runner.cli"]
+            if subprocess.run(program, env={"PYTHONPATH": str(ROOT)}, check=False, cwd="/").returncode != 0:
+                skip("an ordinary user cannot run this Python")
+            yield Caller(user.pw_uid, user.pw_gid, name, Path(user.pw_dir), prefix)
     finally:
         subprocess.run(["userdel", "--force", "--remove", name], check=False, capture_output=True)
+
+
+def _as_user(user: pwd.struct_passwd, group: int, scratch: Path) -> tuple[str, ...]:
+    """What to put before a command, so that root runs it as `user`, who is also in `group`.
+
+    This checkout and its Python may lie in a folder that is closed to others. Then, for this command alone, that folder
+    shows nothing but them, in a mount namespace of its own.
+    """
+    steps = ["set -e"]
+    needed = sorted({Path(path).resolve() for path in (sys.prefix, sys.base_prefix, ROOT)})
+    for number, closed in enumerate(sorted({found for path in needed if (found := _closed(path))})):
+        aside = scratch / str(number)
+        aside.mkdir()
+        steps += [f"mount --rbind {closed} {aside}", f"mount -t tmpfs -o mode=755 none {closed}"]
+        for path in needed:
+            if path.is_relative_to(closed):
+                steps += [f"mkdir -p {path}", f"mount --rbind {aside / path.relative_to(closed)} {path}"]
+    steps.append(f'exec setpriv --reuid={user.pw_uid} --regid={user.pw_gid} --groups={group} -- "$@"')
+    return ("unshare", "--mount", "--propagation=private", "bash", "-c", "\n".join(steps), "bash")
+
+
+def _closed(path: Path) -> Path | None:
+    """The outermost folder above `path` that others may not pass."""
+    return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & 0o001), None)
 
 
 class MakeProject(Protocol):
