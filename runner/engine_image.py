@@ -23,7 +23,7 @@ def image_id(ref: str) -> str | None:
             api: Any = client().api  # the stubs leave this call untyped
             return str(api.inspect_image(ref)["Id"])
     except EngineError as exc:
-        if exc.missing:
+        if exc.missing or "invalid reference format" in exc.message:  # a name that none can have
             return None
         raise
 

@@ -41,7 +41,7 @@ def asked_between(project: Project, origin: Origin, *steps: Callable[[], object]
         wait_until(lambda: [box for box in project.boxes() if box.state == "running"])
         wait_until(project.run_folders)
         workspace = project.run_folders()[0] / "workspace"
-        for number, step in enumerate((*steps, lambda: None), 1):
+        for number, step in enumerate((*steps, _nothing), 1):
             (workspace / f"go.{number}").touch()
             wait_until((workspace / f"done.{number}").exists)
             step()
@@ -49,6 +49,10 @@ def asked_between(project: Project, origin: Origin, *steps: Callable[[], object]
 
     result = project.demo(prompt, watch=watch)
     return result, result.watched
+
+
+def _nothing() -> None:
+    pass
 
 
 def policy(origin: Origin) -> str:
@@ -166,7 +170,7 @@ def test_a_disk_that_fills_up_denies_everything(project: Project, origin: Origin
                 (disk / "filler").unlink()
 
             # What is left of the log's last page is used up first.
-            _result, statuses = asked_between(project, origin, fill, *[lambda: None] * 12, make_room)
+            _result, statuses = asked_between(project, origin, fill, *[_nothing] * 12, make_room)
             lines = project.log.read_bytes().splitlines()
         finally:
             subprocess.run(["umount", str(project.log)], check=True)
