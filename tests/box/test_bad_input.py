@@ -113,8 +113,10 @@ def test_what_other_commands_cannot_find(project: Project, args: list[str]) -> N
     project.runs.mkdir()
     project.log.touch()
     result = project.impyard(*args)
+    assert result.code == 1 and result.out == "", result
     assert "\x1b" not in result.err
-    assert failed(result, 1 if result.code != 2 else 2)
+    *_, error, hint = result.err.splitlines()
+    assert error.startswith("error: ") and hint.startswith("hint: ")
 
 
 def test_unknown_commands_and_no_command(project: Project) -> None:
