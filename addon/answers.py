@@ -2,7 +2,7 @@
 
 The wording matters. pi tries again when an error's text holds the number of such a status, as a word of its own, or a
 phrase of an outage. A refusal is final, so what the policy contributes to its text is left out when it reads like that,
-and line numbers are written as `#L6`.
+and line numbers are written as `L6`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Any
 from impyard.addon.judge import Decision
 
 REFUSAL = "Access denied by egress policy"
+FINAL = "This is policy, not an outage: the same request will be denied again."
+TROUBLE = "The gateway denies everything that it cannot judge and record. A person has to mend it."
+_TROUBLES = ("policy-broken", "log-unwritable", "judge-error")
 
 # What pi 1.6.0 takes for a passing failure, as far as a rule's name or path could hold it.
 _RETRIED = re.compile(
@@ -49,7 +52,7 @@ def denial(decision: Decision, decision_id: str | None, *, user_agent: str = "",
         "rule": None if decision.rule is None or _RETRIED.search(decision.rule) else decision.rule,
         "at": _line(decision.at),
         "nearest": {"at": _line(nearest.at), "failed": nearest.failed} if nearest else None,
-        "hint": "This is policy, not an outage: the same request will be denied again.",
+        "hint": TROUBLE if decision.reason in _TROUBLES else FINAL,
     }
     headers = {"x-impyard-verdict": "deny", "x-impyard-reason": decision.reason, "cache-control": "no-store"}
     if decision_id:
@@ -93,9 +96,9 @@ def raw_http1(answer: Answer) -> bytes:
 
 
 def _line(at: str | None) -> str | None:
-    """`file:6` as `file#L6`: a number that stands alone could be one of those that pi retries."""
+    """`file:6` as `file:L6`: a number that stands alone could be one of those that pi retries."""
     file, _, line = (at or "").rpartition(":")
-    return f"{file}#L{line}" if file and line.isdigit() else at
+    return f"{file}:L{line}" if file and line.isdigit() else at
 
 
 def _answer(status: int, headers: dict[str, str], body: dict[str, Any], *, plain: bool = False) -> Answer:

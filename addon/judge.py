@@ -31,23 +31,23 @@ REASONS: dict[str, str] = {
     "log-unwritable": "the decision could not be written down, so nothing may be forwarded",
     "judge-error": "the judge failed on the request; what cannot be judged is denied",
     "canary": "a test by the runner that the gateway denies; no policy can allow it",
-    "upstream": "the request was allowed, but the upstream could not be reached or failed",
+    "upstream": "only in answers, not in decisions: allowed, but the origin could not be reached or failed",
 }
 
 # Read by agents inside a refusal. pi asks again when an error has a status number in it or words such as those of an
 # outage, so hints have neither digits nor such words (tests/unit/test_judge.py keeps it so).
 _HINTS: dict[str, str] = {
-    "rule": "a rule of this run's policy denies it; asking again will not change that",
-    "no-rule": "the policy of this run has no rule for it; asking again will not change that",
-    "unlisted-host": "the policy of this run does not name this host; asking again will not change that",
+    "rule": "a rule of the policy denies it; asking again will not change that",
+    "no-rule": "the policy has no rule for it; asking again will not change that",
+    "unlisted-host": "the policy does not name this host; asking again will not change that",
     "ambiguous-path": "send the path in its plain form: no encoded slashes or dots, no dot segments, no empty segments",
     "host-mismatch": "name the same host in the address, the Host header and the TLS handshake",
     "not-http": "only plain HTTP requests are forwarded, no tunnels",
-    "websocket": "use plain HTTP requests; the policy of this run allows no WebSocket here",
+    "websocket": "use plain HTTP requests; the policy allows no WebSocket here",
     "upgrade": "use plain HTTP requests; a switch to another protocol is never forwarded",
-    "body-limit": "the policy of this run allows only smaller bodies here",
+    "body-limit": "the policy allows only smaller bodies here",
     "malformed": "send a well-formed HTTP request",
-    "policy-broken": "the policy of this run has a fault that a person must mend; until then everything is denied",
+    "policy-broken": "the policy has a fault that a person must mend; until then everything is denied",
     "judge-error": "the gateway could not judge this request, so it is denied",
     "canary": "this name exists only to be denied",
 }

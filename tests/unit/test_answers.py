@@ -41,7 +41,7 @@ def test_the_answer_names_the_rule_that_came_closest() -> None:
     nearest = Nearest("policies/gateway.yaml:500", "method")
     decision = Decision(Verdict.DENY, "no-rule", rule=None, at=None, nearest=nearest, hint="x")
     answer = answers.denial(decision, "run.7")
-    assert json.loads(answer.body)["nearest"] == {"at": "policies/gateway.yaml#L500", "failed": "method"}
+    assert json.loads(answer.body)["nearest"] == {"at": "policies/gateway.yaml:L500", "failed": "method"}
     assert answer.headers["x-impyard-decision"] == "run.7"
     assert not RETRIED.search(answer.body.decode())
 
@@ -50,7 +50,7 @@ def test_the_answer_names_the_rule_that_came_closest() -> None:
 def test_a_rule_whose_name_would_make_pi_try_again_is_named_by_its_place_alone(name: str) -> None:
     decision = Decision(Verdict.DENY, "rule", rule=name, at="policies/gateway.yaml:6", hint=f"denied by {name}")
     answer = answers.denial(decision, "run.7")
-    assert json.loads(answer.body)["at"] == "policies/gateway.yaml#L6"
+    assert json.loads(answer.body)["at"] == "policies/gateway.yaml:L6"
     assert not RETRIED.search(answer.body.decode())
 
 
