@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import json
 import os
 import socket
 import struct
@@ -146,8 +147,8 @@ class Output:
         Format: docs.docker.com, API 1.41, ContainerAttach, "Stream format": a byte for the stream, three zeros, the
         length in four bytes, then the data.
         """
-        file = cast(io.BufferedReader, self._socket.makefile("rb", buffering=1 << 16))
-        with contextlib.suppress(OSError, ValueError):  # closed from another thread, or the engine went away
+        opened = cast(io.BufferedReader, self._socket.makefile("rb", buffering=1 << 16))
+        with contextlib.suppress(OSError, ValueError), opened as file:  # closed from elsewhere, or the engine is gone
             while len(header := file.read(8)) == 8:
                 stream, length = struct.unpack(">BxxxL", header)
                 while length:
@@ -161,8 +162,10 @@ class Output:
         """End `chunks` in whatever thread it runs."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError):
-            self._raw.close()
+        # docker-py keeps the response there whose socket this is. Closed after its socket, it would complain at exit.
+        for part in (getattr(self._raw, "_response", None), self._raw):
+            with contextlib.suppress(OSError, AttributeError):
+                part.close()
 
 
 def wait_removed(container: str) -> Waiter:
@@ -177,7 +180,7 @@ def wait_removed(container: str) -> Waiter:
 
 
 class Waiter:
-    """The end of one container. `result` blocks; call it in a thread."""
+    """The end of one container. `result` blocks; call it in a thread. Without it, `close` the waiter."""
 
     def __init__(self, response: requests.Response) -> None:
         self._response = response
@@ -189,6 +192,10 @@ class Waiter:
         except (OSError, ValueError):  # requests' errors are OSErrors
             return None
         return int(answer["StatusCode"]) if isinstance(answer, dict) and "StatusCode" in answer else None
+
+    def close(self) -> None:
+        """Give up the connection. Not while another thread waits for the `result`: that ends with the container."""
+        self._response.close()
 
 
 def terminate(container: str) -> None:
@@ -227,10 +234,15 @@ def is_gone(container: str) -> bool:
 
 def ran_out_of_memory(container: str, *, since: int, until: int) -> bool:
     """Whether the kernel killed a process of this container for memory between two times (Unix seconds)."""
-    filters = {"container": container, "event": "oom"}
-    with contextlib.suppress(EngineError), engine_errors("read the engine's events"):
-        events = client().api.events(since=since, until=until, filters=filters, decode=True)
-        return any(True for _ in events)
+    params = {"since": since, "until": until, "filters": json.dumps({"container": [container], "event": ["oom"]})}
+    api = client().api
+    with (
+        contextlib.suppress(EngineError),
+        engine_errors("read the engine's events"),
+        api.get(f"{api.base_url}/v{api.api_version}/events", params=params, stream=True, timeout=30) as response,
+    ):
+        response.raise_for_status()
+        return any(response.iter_lines())
     return False
 
 

@@ -124,6 +124,8 @@ class Stage:
                 )
             time.sleep(0.1)
         self._output.close()
+        if self._end.ident is None:  # never started: nobody waits
+            self._waiter.close()
 
     def _after(self, delay_s: float, action: Callable[[], None]) -> None:
         timer = threading.Timer(min(delay_s, threading.TIMEOUT_MAX), action)

@@ -9,6 +9,7 @@ import pytest
 
 from impyard.runner.engine import client
 from tests.box.conftest import MakeProject
+from tests.support.engineproxy import engine_proxy
 from tests.support.model import HOST, MODEL, Model
 from tests.support.project import Caller, Project, containers_created
 
@@ -122,3 +123,20 @@ def test_the_box_is_made_from_the_images_id_with_every_lock(project: Project, bo
     assert host["Memory"] == host["MemorySwap"] > 0 and host["PidsLimit"] == 512 and host["NanoCpus"] > 0
     assert not host["Devices"] and not host["PortBindings"] and host["PidMode"] == "" and host["IpcMode"] == "private"
     assert made["Name"] == f"/impyard-box-{made['Config']['Labels']['impyard.run']}"
+
+
+def test_nothing_is_left_for_python_to_complain_about(project: Project) -> None:
+    """Python's development mode tells of what is closed by chance or in the wrong order, which Python 3.13 always does."""
+    strict = {"PYTHONDEVMODE": "1"}
+    commands = [
+        ("run", "--model", "demo", "write 4 to answer.txt"),
+        ("run", "--model", "demo", "--memory", "64m", "run: true"),  # asks the engine why it was killed
+        ("prove",),
+    ]
+    assert [project.impyard(*command, env=strict).err for command in commands] == ["", "", ""]
+    with engine_proxy(hold="/start") as proxy:  # ended between what is opened and what is started
+        process = project.start("run", "--model", "demo", "x", env={**strict, "DOCKER_HOST": proxy.host})
+        assert proxy.held.wait(60), proxy.calls
+        process.terminate()
+        proxy.release()
+        assert project.finish(process).err == ""
