@@ -7,6 +7,7 @@ is a click command in a module of its own; its function returns its exit status,
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -16,8 +17,11 @@ from typing import Any, NamedTuple
 import click
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner import streams
+from impyard.runner.streams import OutputError
 
 INTERRUPTED = 130
+READER_GONE = 141  # what a shell shows for other tools whose reader has gone: 128 + SIGPIPE
 REFUSED = 125  # the status that `docker run` uses when nothing was started
 
 
@@ -55,6 +59,17 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command), entry.target
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            close = difflib.get_close_matches(name, COMMANDS, 1)
+            raise click.UsageError(
+                f"no such command '{name}'" + (f"; did you mean '{close[0]}'?" if close else ""), ctx
+            )
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -94,30 +109,43 @@ def version() -> str:
 def print_error(message: str, hint: str | None = None) -> None:
     """Print `error:` and `hint:` lines on stderr. Every error that a person sees comes through here."""
     lines = [f"error: {line}" for line in message.splitlines()] + ([f"hint: {hint}"] if hint else [])
-    try:
-        sys.stderr.write("".join(f"{line}\n" for line in lines))
-        sys.stderr.flush()
-    except OSError:
-        return  # the terminal is gone, and with it the one place to say so
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.flush()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (default: the process's arguments) and return its exit status."""
     args = list(sys.argv[1:] if argv is None else argv)
     failed = next((COMMANDS[arg].failed for arg in args if arg in COMMANDS), 1)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter must not end a run
+    if not streams.prepare():
+        print_error("standard output is closed", "`>/dev/null` discards what a command prints")
+        return failed
+    status = None
+    try:
+        status = _run(args, failed)
+        sys.stdout.flush()
+        return status
+    except OutputError as exc:
+        streams.give_up()
+        if exc.is_reader_gone:
+            return READER_GONE if status is None else status  # a gateway or run knows it already, and went on
+        print_error(f"cannot write to standard output: {exc}", "part of the output is missing")
+        return status or failed
+
+
+def _run(args: list[str], failed: int) -> int:
+    """The command's exit status, its errors printed. Raises OutputError only."""
     try:
         result: Any = root.main(args, prog_name="impyard", standalone_mode=False)
-        status = result if isinstance(result, int) else 0
+        return result if isinstance(result, int) else 0
+    except OutputError:
+        raise
     except click.exceptions.NoArgsIsHelpError as exc:
         exc.show()
         return 2
     except click.UsageError as exc:
-        message = exc.format_message().rstrip(".")
-        command = exc.ctx.command_path if exc.ctx else "impyard"
-        print_error(message[:1].lower() + message[1:], f"see `{command} --help`")
+        message = exc.format_message().rstrip(".").replace(". Did you mean", "; did you mean")
+        print_error(message[:1].lower() + message[1:], f"see `{_command_path(exc, args)} --help`")
         return 2
     except click.ClickException as exc:
         print_error(exc.format_message())
@@ -127,8 +155,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return failed
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:
-        status = 1  # the reader is gone: `impyard runs list | head`
     except Exception as exc:  # the last line before the user, who must not see a traceback
         if os.environ.get("IMPYARD_DEBUG"):
             raise
@@ -137,13 +163,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             "this is a bug in impyard; IMPYARD_DEBUG=1 shows where it happened",
         )
         return failed
-    try:
-        sys.stdout.flush()
-    except OSError:
-        # Python would complain once more while it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = status or 1
-    return status
+
+
+def _command_path(error: click.UsageError, args: Sequence[str]) -> str:
+    """The command that was called, as in `impyard runs stop`; an error that a command's own code raises names none."""
+    if error.ctx is not None:
+        return error.ctx.command_path
+    path = ["impyard"]
+    command: click.Group = root
+    for arg in args:
+        found = command.get_command(click.Context(command), arg)
+        if found is not None:
+            path.append(arg)
+            if not isinstance(found, click.Group):
+                break
+            command = found
+    return " ".join(path)
 
 
 if __name__ == "__main__":

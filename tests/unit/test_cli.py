@@ -6,14 +6,18 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
+import impyard as package
 from impyard.addon.errors import ImpyardError
 from impyard.runner import cli, run_cmd
 from impyard.runner.cli import COMMANDS, main
+
+ROOT = Path(str(package.__file__)).parent.parent
 
 
 def raise_from_run(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -118,6 +122,30 @@ def test_wrong_usage_is_status_2_with_one_error_and_one_hint(
     assert not lines[0].endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        ("runs stop", "impyard runs stop"),
+        ("runs --project . prune", "impyard runs prune"),
+        ("decisions --verify --follow", "impyard decisions"),
+        ("run --modle x", "impyard run"),
+        ("runs lst", "impyard runs"),
+        ("runz", "impyard"),
+    ],
+)
+def test_the_hint_names_the_command_that_was_called(args: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args.split()) == 2
+    assert capsys.readouterr().err.splitlines()[1] == f"hint: see `{named} --help`"
+
+
+def test_a_slip_of_the_pen_gets_a_proposal(capsys: pytest.CaptureFixture[str]) -> None:
+    for args, meant in (("decision", "decisions"), ("dcotor", "doctor")):
+        assert main(args.split()) == 2
+        assert f"did you mean '{meant}'?" in capsys.readouterr().err
+    assert main(["quite-another"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
 def test_the_version_is_printed() -> None:
     done = impyard("--version")
     assert done.returncode == 0
@@ -130,14 +158,67 @@ def test_no_command_shows_the_help_on_standard_error() -> None:
     assert b"Commands:" in done.stderr
 
 
-def test_a_reader_that_is_gone_is_no_error() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "impyard.runner", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait(30) == 1
+@pytest.fixture(params=["buffered", "unbuffered"])
+def shell(request: pytest.FixtureRequest) -> Callable[[str], tuple[int, str]]:
+    """Runs a shell line in which `impyard` is the command; its exit status and what came on standard error."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    if request.param == "unbuffered":
+        environment["PYTHONUNBUFFERED"] = "1"
+
+    def call(line: str) -> tuple[int, str]:
+        script = f'impyard() {{ "{sys.executable}" -m impyard.runner "$@"; }}\nset -o pipefail\n{line}'
+        done = subprocess.run(
+            ["bash", "-c", script], capture_output=True, text=True, env=environment, timeout=60, check=False
+        )
+        return done.returncode, done.stderr
+
+    return call
+
+
+Shell = Callable[[str], tuple[int, str]]
+
+
+@pytest.mark.parametrize("command", ["--help", "--version", "runs --help", "doctor"])
+def test_a_reader_that_is_gone_ends_a_command_without_a_word(shell: Shell, command: str) -> None:
+    assert shell(f"impyard {command} | true") == (cli.READER_GONE, "")
+
+
+@pytest.mark.parametrize("command", ["--help", "--version", "runs --help", "doctor"])
+def test_a_full_disk_behind_standard_output_is_a_plain_error(shell: Shell, command: str) -> None:
+    status, err = shell(f"impyard {command} >/dev/full")
+    assert status == 1
+    assert err.startswith("error: cannot write to standard output: no space left on device\nhint: ")
+    assert err.count("\n") == 2
+
+
+@pytest.mark.parametrize(("command", "status"), [("--help", 1), ("runs", 1), ("run x", 125)])
+def test_a_closed_standard_output_is_a_plain_error(shell: Shell, command: str, status: int) -> None:
+    found, err = shell(f"impyard {command} >&-")
+    assert found == status
+    assert err.splitlines()[0] == "error: standard output is closed"
+    assert err.count("\n") == 2
+
+
+@pytest.mark.parametrize("error", ["2>&-", "2>/dev/full"])
+def test_without_standard_error_a_command_does_its_work(shell: Shell, error: str, tmp_path: Path) -> None:
+    assert shell(f"cd '{tmp_path}' && PYTHONPATH='{ROOT}' impyard init {error} >out") == (0, "")
+    assert "next:" in (tmp_path / "out").read_text()
+    assert shell(f"cd '{tmp_path}' && PYTHONPATH='{ROOT}' impyard runs show {error} >out") == (1, "")
+
+
+def test_a_closed_standard_input_is_an_empty_one(shell: Shell) -> None:
+    status, err = shell("impyard run <&-")
+    assert status == 125
+    assert "the prompt is empty" in err
+
+
+def test_a_fault_of_another_pipe_is_not_taken_for_one_of_standard_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("IMPYARD_DEBUG", raising=False)
+    raise_from_run(monkeypatch, OSError(28, "No space left on device"))
+    assert main(["run"]) == 125
+    assert "internal error: OSError" in capsys.readouterr().err
 
 
 def test_a_prompt_may_begin_with_a_dash() -> None:

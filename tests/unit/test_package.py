@@ -57,7 +57,7 @@ def test_its_command_works_away_from_the_checkout(wheel: Path, tmp_path: Path) -
     environment = {**os.environ, "PYTHONPATH": str(target)}
 
     def impyard(*words: str) -> str:
-        command = [sys.executable, "-m", "impyard.runner", *words]
+        command = [sys.executable, "-m", "impyard", *words]
         return subprocess.run(
             command, cwd=project, env=environment, capture_output=True, text=True, check=True, timeout=60
         ).stdout

@@ -1,0 +1,10 @@
+"""`python -m impyard`: the command line."""
+
+from __future__ import annotations
+
+import sys
+
+from impyard.runner.__main__ import main
+
+if __name__ == "__main__":
+    sys.exit(main())
