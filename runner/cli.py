@@ -66,9 +66,8 @@ class LazyGroup(click.Group):
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             close = difflib.get_close_matches(name, COMMANDS, 1)
-            raise click.UsageError(
-                f"no such command '{name}'" + (f"; did you mean '{close[0]}'?" if close else ""), ctx
-            )
+            proposal = f"; did you mean '{close[0]}'?" if close else ""
+            raise click.UsageError(f"no such command '{name}'{proposal}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -12,6 +12,8 @@ import click
 from impyard.addon.errors import ImpyardError
 
 POLICY = Path("policies/gateway.yaml")
+# Not gateway.yaml: in a checkout that is the policy in force, which its user edits.
+SHIPPED = "default.yaml"
 SCHEMA = Path("policies/gateway.schema.json")
 IGNORED = "runs/"
 # Lines that keep the folder `runs` beside a .gitignore out of git, as people write them (gitignore(5)).
@@ -39,9 +41,11 @@ def init(project: Path | None, force: bool) -> int:
 
     Running it again changes nothing. An edited policy is kept, with exit status 1, unless --force is given.
     """
-    from impyard.runner.project import find_root
+    from impyard.certs.authority import default_dir
+    from impyard.runner.project import check_root, find_root
 
     root = find_root(project)
+    check_root(root, (default_dir(),))  # what no run would take gets no policy either
     steps = write_project(root, force=force)
     click.echo(f"project {root}")
     width = max(len(step.what) for step in steps)
@@ -50,7 +54,7 @@ def init(project: Path | None, force: bool) -> int:
     if any(step.verb == "kept" for step in steps):
         raise ImpyardError(
             f"{POLICY} is there already and differs from the shipped policy, so it was kept",
-            hint="`impyard init --force` replaces it",
+            hint="`impyard init --force` replaces it by the shipped one",
         )
     click.echo("\nnext:")
     for command, why in (
@@ -71,7 +75,7 @@ def write_project(root: Path, *, force: bool) -> list[Step]:
     shipped = files("impyard") / "policies"
     try:
         return [
-            _put(root, POLICY, (shipped / POLICY.name).read_bytes(), "the rules: edit this", replace=force),
+            _put(root, POLICY, (shipped / SHIPPED).read_bytes(), "the rules: edit this", replace=force),
             _put(root, SCHEMA, (shipped / SCHEMA.name).read_bytes(), "for editors", replace=True),
             _ignore(root),
         ]

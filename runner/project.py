@@ -43,7 +43,8 @@ BOX_FOLDERS = tuple(
 def find_root(project: Path | None = None, *, start: Path | None = None) -> Path:
     """The project root, links resolved: `project` if given, else the nearest folder from `start` (default: the working
     directory) upwards that holds policies/gateway.yaml, else git's top level, else `start` itself. Below a run's folder
-    nothing is looked for: what lies there, a policy too, was written by an agent.
+    nothing is looked for: what lies there, a policy too, was written by an agent. A home folder or another that is no
+    project is never found upwards: a policy left there must not speak for all that lies below.
 
     Raises ImpyardError when the folder does not exist. Whether a box may have it is `check_root`'s question.
     """
@@ -58,12 +59,10 @@ def find_root(project: Path | None = None, *, start: Path | None = None) -> Path
         if RUN_ID.fullmatch(above[depth - 1].name) and above[depth].name == "runs":
             here, above = above[depth + 1], above[depth + 1 :]
             break
-    for folder in above:
-        if (folder / POLICY).is_file():
-            return folder
-    for folder in above:
-        if (folder / ".git").exists():
-            return folder
+    for mark in (POLICY, Path(".git")):
+        for folder in above:
+            if (folder / mark).exists() and not _no_project(folder):
+                return folder
     return here
 
 
@@ -72,20 +71,9 @@ def check_root(root: Path, secret_folders: Sequence[Path] = ()) -> None:
 
     `root` is resolved. `secret_folders` are the folders with impyard's private keys, which must not lie inside it.
     """
-    use = "change to your project's folder, or name it with --project"
     _check_text(root, "project root")
-    if root == Path("/"):
-        raise ImpyardError("the project root would be `/`: the box would see the whole machine", hint=use)
-    for home in _homes():
-        if root == home:
-            raise ImpyardError(f"the project root would be the home folder {home}", hint=use)
-        if root in home.parents:
-            raise ImpyardError(f"the project root {root} contains the home folder {home}", hint=use)
-    if root == Path("/tmp"):
-        raise ImpyardError("the project root would be /tmp, which belongs to every program", hint=use)
-    for folder in BOX_FOLDERS:
-        if folder.is_relative_to(root) or root.is_relative_to(folder):
-            raise ImpyardError(f"the project root {root} collides with {folder}, which the box needs itself", hint=use)
+    if reason := _no_project(root):
+        raise ImpyardError(reason, hint="change to your project's folder, or name it with --project")
     for folder in secret_folders:
         _check_apart(root, folder, "project root")
     runs = root / "runs"
@@ -93,6 +81,23 @@ def check_root(root: Path, secret_folders: Sequence[Path] = ()) -> None:
         raise ImpyardError(
             f"{runs} is a link or no folder: a run would write somewhere else", hint=f"remove {runs}; runs make it anew"
         )
+
+
+def _no_project(root: Path) -> str:
+    """Why this place is no project whatever is in it (the system's, everybody's, a home as a whole), else nothing."""
+    if root == Path("/"):
+        return "the project root would be `/`: the box would see the whole machine"
+    for home in _homes():
+        if root == home:
+            return f"the project root would be the home folder {home}"
+        if root in home.parents:
+            return f"the project root {root} contains the home folder {home}"
+    if root == Path("/tmp"):
+        return "the project root would be /tmp, which belongs to every program"
+    for folder in BOX_FOLDERS:
+        if folder.is_relative_to(root) or root.is_relative_to(folder):
+            return f"the project root {root} collides with {folder}, which the box needs itself"
+    return ""
 
 
 def check_workspace(path: Path, root: Path, secret_folders: Sequence[Path] = ()) -> Path:

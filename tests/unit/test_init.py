@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -12,8 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
+import impyard as package
 from impyard.addon.policy import load_policy
 from impyard.runner import cli
+
+ROOT = Path(str(package.__file__)).parent.parent
 
 
 class Result(NamedTuple):
@@ -57,8 +62,47 @@ def test_a_new_project_gets_policy_schema_and_ignore_line(project: Path, init: C
 def test_the_written_policy_loads_and_is_the_shipped_one(project: Path, init: Command) -> None:
     init()
     assert load_policy([project / "policies" / "gateway.yaml"], root=project).entries
-    shipped = Path(str(files("impyard"))) / "policies" / "gateway.yaml"
+    shipped = Path(str(files("impyard"))) / "policies" / "default.yaml"
     assert (project / "policies" / "gateway.yaml").read_bytes() == shipped.read_bytes()
+
+
+def test_the_checkouts_own_policy_is_the_shipped_one() -> None:
+    policies = Path(str(files("impyard"))) / "policies"
+    assert (policies / "gateway.yaml").read_bytes() == (policies / "default.yaml").read_bytes()
+
+
+def test_in_a_checkout_an_edited_policy_is_not_taken_for_the_shipped_one(tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    for name in ("impyard", "addon", "runner", "certs", "policies"):
+        shutil.copytree(ROOT / name, checkout / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    edited = checkout / "policies" / "gateway.yaml"
+    edited.write_text("# mine\n")
+    command = [sys.executable, "-m", "impyard", "init", "--project"]
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    project = tmp_path / "project"
+    project.mkdir()
+    subprocess.run([*command, str(project)], cwd=checkout, env=environment, check=True, capture_output=True)
+    shipped = (ROOT / "policies" / "default.yaml").read_bytes()
+    assert (project / "policies" / "gateway.yaml").read_bytes() == shipped
+    kept = subprocess.run([*command, str(checkout)], cwd=checkout, env=environment, capture_output=True, check=False)
+    assert (kept.returncode, edited.read_text()) == (1, "# mine\n")
+    subprocess.run([*command, str(checkout), "--force"], cwd=checkout, env=environment, check=True, capture_output=True)
+    assert edited.read_bytes() == shipped
+
+
+@pytest.mark.parametrize("place", ["home", "data"])
+def test_what_a_run_refuses_gets_no_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, init: Command, place: str
+) -> None:
+    for name in ("home", "data"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("IMPYARD_DATA_DIR", str(tmp_path / "data"))
+    result = init("--project", str(tmp_path / place))
+    assert result.status == 1
+    assert result.err.startswith("error: the project root ")
+    assert "hint: " in result.err
+    assert not list((tmp_path / place).iterdir())
 
 
 def test_a_second_time_changes_nothing(project: Path, init: Command) -> None:

@@ -75,6 +75,23 @@ def test_with_neither_the_folder_itself_is_the_root(tmp_path: Path) -> None:
     assert find_root(start=tmp_path) == tmp_path
 
 
+@pytest.mark.parametrize("mark", ["policies/gateway.yaml", ".git/config"])
+def test_a_home_folder_is_not_found_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
+    """Control: the same file a level deeper makes a project."""
+    home = tmp_path / "somebody"
+    here = home / "notes" / "deep"
+    here.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    for folder in (tmp_path, home, home / "notes"):
+        (folder / mark).parent.mkdir()
+        (folder / mark).touch()
+    assert find_root(start=here) == home / "notes"
+    (home / "notes" / mark).unlink()
+    (home / "notes" / mark).parent.rmdir()
+    assert find_root(start=here) == here
+    assert find_root(start=home) == home  # for check_root to refuse
+
+
 def test_a_named_project_is_taken_with_its_links_resolved(tmp_path: Path) -> None:
     real = tmp_path / "with space ä"
     real.mkdir()
