@@ -52,7 +52,7 @@ def box_image() -> str:
 @pytest.fixture
 def needs_root() -> None:
     if os.geteuid() != 0:
-        skip("needs root: it mounts, or runs as another user")
+        pytest.skip("needs root: it mounts a file system")
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ try 'policy' append "$PROJECT/policies/gateway.yaml"
 try 'replace the policy' cp /etc/hostname "$PROJECT/policies/gateway.yaml"
 try 'remove the policies' rm -rf "$PROJECT/policies"
 try 'git hook' append "$PROJECT/.git/hooks/pre-commit"
-try 'git settings' git -C "$PROJECT" config core.fsmonitor ./x
+try 'git settings' git config --file "$PROJECT/.git/config" core.fsmonitor ./x
 """
 IMAGE_ATTEMPTS = """
 try 'pi' append /opt/pi/node_modules/@earendil-works/pi-coding-agent/package.json

@@ -305,7 +305,7 @@ def test_the_whole_machine_as_a_project(project: Project) -> None:
     (project.base / "link").symlink_to("/")
     assert "`/`" in error(refused(project, "--project", str(project.base / "link"), *policy, root=Path("/")))
     for folder in ("/etc", "/usr", "/tmp", "/home", "/var/lib/docker"):
-        if Path(folder).exists():
+        if os.access(folder, os.R_OK):
             assert folder in error(refused(project, "--project", folder, *policy, root=Path(folder)))
 
 
