@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -16,8 +17,11 @@ def main() -> int:
     # The terminal's Ctrl-C reaches the whole group; the runner decides when the gateway ends, by the lifeline.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    gc.disable()  # a run waits for the next line, which makes many objects and no garbage
     from impyard.addon.gateway import serve
 
+    gc.freeze()  # nor need they be looked at ever again
+    gc.enable()
     return asyncio.run(serve(int(sys.argv[2])))
 
 

@@ -80,6 +80,12 @@ def ensure_authority(directory: Path) -> Authority:
 
     Raises ImpyardError when the folder cannot be written, or holds an authority that must not be used.
     """
+    home = Path(os.path.expanduser("~"))
+    if directory.is_relative_to(home) and not home.is_dir():  # a typing error in HOME must not make a folder for root
+        raise ImpyardError(
+            f"the home folder {str(home)!r} does not exist",
+            hint="set HOME, or IMPYARD_DATA_DIR for impyard's own files",
+        )
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Runs started together mint once: the first to hold the lock does it.
@@ -166,9 +172,9 @@ def upstream_roots(extra: Path | None = None) -> bytes:
     return b"\n".join(seen) + b"\n"
 
 
-def box_bundle(authority: Authority) -> bytes:
+def box_bundle(cert_pem: bytes) -> bytes:
     """The trust bundle of a box: our certificate first, then the host's roots and certifi's, PEM."""
-    return authority.cert_pem.strip() + b"\n" + upstream_roots()
+    return cert_pem.strip() + b"\n" + upstream_roots()
 
 
 def _mint(directory: Path) -> None:

@@ -33,7 +33,7 @@ def test_the_key_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(authority.key_path.stat().st_mode) == 0o600
     assert stat.S_IMODE(authority.dir.stat().st_mode) == 0o700
     assert b"PRIVATE" not in authority.cert_pem
-    assert b"PRIVATE" not in box_bundle(authority)
+    assert b"PRIVATE" not in box_bundle(authority.cert_pem)
 
 
 def damage_key(directory: Path) -> None:
