@@ -44,6 +44,9 @@ PYTHON = """#!/usr/bin/env bash
 if [[ "$*" == *impyard.runner* ]]; then printf 'ran'; printf ' [%s]' "$@"; echo; exit 0; fi
 exec "$PYTHON" "$@"
 """
+UV = """#!/usr/bin/env bash
+[[ $* == "python find >=3.12" ]] && echo {}
+"""
 
 
 @dataclass
@@ -197,12 +200,16 @@ def _moved(machine: Machine) -> None:
 def test_packages_are_installed_again_when_what_is_asked_for_changed(machine: Machine, change: Change) -> None:
     python = machine.folder / "checkout/.venv/bin/python"
     python.write_text(PYTHON.replace("exec", 'if [[ $2 == pip ]]; then echo "$*" >> "$CALLS"; exit 0; fi\nexec'))
+    package = machine.folder / "checkout/impyard/runner"
+    package.mkdir(parents=True)
+    (package / "part.py").touch()
     change(machine)
     for expected in (1, 1):  # once only
         result = machine.run("doctor")
         assert result.returncode == 0, result
         assert len(machine.calls) == expected
     assert machine.calls[0].endswith(f"-e {machine.folder}/checkout")
+    assert list(package.glob("__pycache__/part.*.pyc")), "compiled once, not at each start"
 
 
 def test_a_failed_install_shows_why_and_is_tried_again(machine: Machine) -> None:
@@ -220,10 +227,51 @@ def test_without_a_new_enough_python_the_ways_to_get_one_are_named(machine: Mach
     machine.command("python3", "#!/usr/bin/env bash\nexit 1\n")  # what an old one says to the question
     result = machine.run("run")
     assert result.returncode == 125
-    assert result.stderr.startswith("error: impyard needs Python 3.12 or newer, and found none\nhint: install")
+    assert result.stderr.startswith("error: impyard needs Python 3.12 or newer, and found no python3\nhint: ")
+    machine.command("python3", "#!/usr/bin/env bash\n[[ $1 == --version ]] && echo Python 3.11.2\n")
+    result = machine.run("run", uid=1000)
+    assert "and found Python 3.11.2\nhint: " in result.stderr
+    for way in ("pipx install uv", "python3 -m pip install --user uv", "pyenv", "IMPYARD_PYTHON"):
+        assert way in result.stderr
 
 
-@pytest.mark.parametrize("place", ["pyenv", "path", "uv", "variable"])
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("#!/usr/bin/env bash\necho broken: no lib >&2; exit 127\n", "broken: no lib"),
+        ("#!/nowhere/python\n", "bin/mine: "),
+        ('#!/usr/bin/env bash\n[[ $2 == *print* ]] && echo "it is Python 3.9"; exit 1\n', "it is Python 3.9"),
+        (None, "No such file"),
+    ],
+)
+def test_a_python_that_is_named_and_no_good_shows_its_own_error(
+    machine: Machine, script: str | None, words: str
+) -> None:
+    shutil.rmtree(machine.folder / "checkout/.venv")
+    if script is not None:
+        machine.command("mine", script)
+    mine = f"{machine.folder}/bin/mine"
+    result = machine.run("run", IMPYARD_PYTHON=mine)
+    first, second = result.stderr.splitlines()
+    assert result.returncode == 125 and second.startswith("hint: ")
+    assert first.startswith(f"error: IMPYARD_PYTHON={mine} is no Python 3.12 or newer: ") and words in first
+    assert ": line " not in first
+
+
+def test_commands_are_named_as_they_can_be_typed(machine: Machine) -> None:
+    python = machine.folder / "checkout/.venv/bin/python"
+    python.write_text(PYTHON.replace("printf 'ran'", 'echo "$IMPYARD_COMMAND"; exit 0'))
+    launcher = f"{machine.folder}/checkout/bin/impyard"
+    assert machine.run("runs").stdout == f"{launcher}\n"
+    in_path = machine.folder / "bin/impyard"
+    in_path.symlink_to(launcher)
+    assert machine.run("runs").stdout == "impyard\n"
+    in_path.unlink()
+    machine.command("impyard", "#!/usr/bin/env bash\n")  # another one
+    assert machine.run("runs").stdout == f"{launcher}\n"
+
+
+@pytest.mark.parametrize("place", ["pyenv", "path", "uv", "uv just installed", "variable"])
 def test_a_new_enough_python_is_found(machine: Machine, place: str) -> None:
     shutil.rmtree(machine.folder / "checkout/.venv")
     machine.command("python3", "#!/usr/bin/env bash\nexit 1\n")
@@ -237,17 +285,21 @@ def test_a_new_enough_python_is_found(machine: Machine, place: str) -> None:
     )
     (machine.folder / "bin/env2").mkdir()
     (machine.folder / ".pyenv/versions/3.13.9/bin").mkdir(parents=True)
+    (machine.folder / ".local/bin").mkdir(parents=True)
     names = {
         "pyenv": ".pyenv/versions/3.13.9/bin/python3",
         "path": "bin/python3.13",
         "uv": "bin/env2/python",
+        "uv just installed": "bin/env2/python",
         "variable": "bin/env2/python",
     }
     path = machine.folder / names[place]
     path.write_text(fake)
     path.chmod(0o755)
     if place == "uv":
-        machine.command("uv", f'#!/usr/bin/env bash\n[[ $* == "python find >=3.12" ]] && echo {path}\n')
+        machine.command("uv", UV.format(path))
+    if place == "uv just installed":  # by pip, into a folder that is not in PATH
+        machine.command("../.local/bin/uv", UV.format(path))
     result = machine.run("doctor", IMPYARD_PYTHON=str(path) if place == "variable" else "")
     assert (result.returncode, result.stdout) == (0, "ran\n"), result
     assert "making .venv with Python 3.13.9" in result.stderr
