@@ -163,9 +163,10 @@ class Output:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         # docker-py keeps the response there whose socket this is. Closed after its socket, it would complain at exit.
-        for part in (getattr(self._raw, "_response", None), self._raw):
-            with contextlib.suppress(OSError, AttributeError):
-                part.close()
+        with contextlib.suppress(OSError):
+            getattr(self._raw, "_response", self._raw).close()
+        with contextlib.suppress(OSError):
+            self._raw.close()
 
 
 def wait_removed(container: str) -> Waiter:
@@ -234,7 +235,8 @@ def is_gone(container: str) -> bool:
 
 def ran_out_of_memory(container: str, *, since: int, until: int) -> bool:
     """Whether the kernel killed a process of this container for memory between two times (Unix seconds)."""
-    params = {"since": since, "until": until, "filters": json.dumps({"container": [container], "event": ["oom"]})}
+    filters = json.dumps({"container": [container], "event": ["oom"]})
+    params: dict[str, str | int] = {"since": since, "until": until, "filters": filters}
     api = client().api
     with (
         contextlib.suppress(EngineError),

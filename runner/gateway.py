@@ -70,7 +70,7 @@ def spawn() -> Spawned:
     words = tempfile.TemporaryFile()  # noqa: SIM115 - closed by Spawned
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "impyard.addon", "--lifeline", str(theirs.fileno())],
+            [sys.executable, "-P", "-X", "utf8", "-m", "impyard.addon", "--lifeline", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=words,

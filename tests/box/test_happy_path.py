@@ -125,8 +125,18 @@ def test_the_box_is_made_from_the_images_id_with_every_lock(project: Project, bo
     assert made["Name"] == f"/impyard-box-{made['Config']['Labels']['impyard.run']}"
 
 
+def test_a_locale_without_umlauts_is_no_reason_to_refuse_them(make_project: MakeProject) -> None:
+    project = make_project(name="grün")
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as Latin-1, which not every machine has
+    result = project.demo("write ä to ö.txt", env=locale)
+    assert (result.code, result.err) == (0, "")
+    assert result.file("ö.txt") == "ä"
+    assert result.receipt["workspace"] == str(result.run / "workspace" if result.run else "")
+    assert "\\xf6.txt" in result.out, "the terminal keeps its encoding"
+
+
 def test_nothing_is_left_for_python_to_complain_about(project: Project) -> None:
-    """Python's development mode tells of what is closed by chance or in the wrong order, which Python 3.13 always does."""
+    """Python's development mode tells of what is closed by chance or in the wrong order; Python 3.13 always does."""
     strict = {"PYTHONDEVMODE": "1"}
     commands = [
         ("run", "--model", "demo", "write 4 to answer.txt"),
