@@ -21,7 +21,8 @@ from impyard.box.guard import protect_process_1
 from impyard.box.loop import READ, Loop
 
 CEILING, REFUSED, GATEWAY_LOST = 124, 125, 126
-TERM_BEFORE_S = 2.0  # how long before the deadline the agent is asked to end
+# How long before the deadline the agent is asked to end: so many seconds, of a short time only a part.
+TERM_BEFORE_S, TERM_BEFORE_PART = 2.0, 0.1
 GRACE_S = 5.0  # how long an agent that is told to end may take
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 # The kernel takes the agent's processes first when the box is out of memory.
@@ -80,7 +81,7 @@ class Warden:
         """`deadline` is a time of time.monotonic(); `agent_files` how many files the agent may open."""
         self._loop = loop
         self._deadline = deadline
-        self._term_at = max(deadline - TERM_BEFORE_S, (time.monotonic() + deadline) / 2)
+        self._term_at = deadline - min(TERM_BEFORE_S, TERM_BEFORE_PART * (deadline - time.monotonic()))
         self._told_at: float | None = None
         self._at_ceiling = False
         self._agent_files = agent_files

@@ -33,7 +33,7 @@ def test_a_run_is_killed_at_its_ceiling(project: Project, prompt: list[str]) -> 
     began = time.monotonic()
     result = project.demo(*prompt, args=["--ceiling", "0.1"])
     assert result.code == 124, result
-    assert 3.5 < time.monotonic() - began < 20  # the agent is warned by SIGTERM two seconds before
+    assert 5.4 < time.monotonic() - began < 20  # the agent is warned by SIGTERM a tenth of the time before
     receipt = result.receipt
     assert (receipt["exit_reason"], receipt["exit_status"], receipt["ceiling_s"]) == ("ceiling", 124, 6.0)
     assert "ceiling" in result.out
