@@ -36,9 +36,10 @@ class UnknownRun(ImpyardError):
 class Run:
     """One folder under runs/.
 
-    `receipt` is empty when it is missing or damaged, and `fault` then says why. `boxes` are the containers that the
-    engine has for this run. `runner` is the number of its runner's process while that lives. `doubt` says why it is
-    not known whether the run lives (the engine does not answer), else it is empty.
+    `receipt` is empty when it is missing or damaged, and `fault` then says why; `unreadable` is set when it is there
+    but may not be read, so that nothing is known but what the engine says. `boxes` are the containers that the engine
+    has for this run. `runner` is the number of its runner's process while that lives. `doubt` says why it is not known
+    whether the run lives (the engine does not answer), else it is empty.
     """
 
     paths: RunPaths
@@ -48,6 +49,7 @@ class Run:
     runner: int | None = None
     beginning: bool = False
     doubt: str = ""
+    unreadable: bool = False
 
     @property
     def id(self) -> str:
@@ -60,8 +62,13 @@ class Run:
 
     @property
     def state(self) -> str:
-        """`running`, else why it ended; `lost` when its runner went away without saying, `?` without a receipt."""
-        if self.lives:
+        """`running`, else why it ended; `lost` when its runner went away without saying, `unreadable` for who may not
+        read its receipt, `?` without one that makes sense."""
+        if self.boxes or self.runner is not None:
+            return "running"
+        if self.unreadable:
+            return "unreadable"
+        if self.beginning:
             return "running"
         if not self.receipt:
             return "?"
@@ -114,8 +121,8 @@ def look(root: Path, wanted: Sequence[str]) -> list[Run]:
         except ImpyardError as exc:
             doubt = exc.message
     return [
-        _known(RunPaths(root, run), receipt, fault, boxes.get(run, ()), doubt)
-        for run, (receipt, fault) in receipts.items()
+        _known(RunPaths(root, run), receipt, error, boxes.get(run, ()), doubt)
+        for run, (receipt, error) in receipts.items()
     ]
 
 
@@ -146,25 +153,32 @@ def started(run: Run) -> datetime:
     return datetime.strptime(run.id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
 
 
-def _receipt(paths: RunPaths) -> tuple[Mapping[str, Any], str]:
+def _receipt(paths: RunPaths) -> tuple[Mapping[str, Any], ImpyardError | None]:
     try:
-        return read_receipt(paths.receipt), ""
+        return read_receipt(paths.receipt), None
     except ImpyardError as exc:
-        return {}, exc.message
+        return {}, exc
 
 
 def _known(
-    paths: RunPaths, receipt: Mapping[str, Any], fault: str, boxes: Sequence[engine.Container], doubt: str
+    paths: RunPaths,
+    receipt: Mapping[str, Any],
+    error: ImpyardError | None,
+    boxes: Sequence[engine.Container],
+    doubt: str,
 ) -> Run:
     if _has_ended(receipt):
         return Run(paths, receipt)
-    if not receipt:
-        beginning = time.time() - paths.folder.stat().st_mtime < BEGINNING_S
-        return Run(paths, receipt, fault, boxes, beginning=beginning, doubt=doubt)
+    if error is not None:
+        # Receipts are written as a whole: one that is there but damaged is none of a run that begins.
+        is_missing = isinstance(error.__cause__, FileNotFoundError)
+        unreadable = isinstance(error.__cause__, OSError) and not is_missing
+        beginning = is_missing and time.time() - paths.folder.stat().st_mtime < BEGINNING_S
+        return Run(paths, receipt, error.message, boxes, beginning=beginning, doubt=doubt, unreadable=unreadable)
     lives = _runner_lives(receipt)
     if lives is None:
         doubt = doubt or "its runner belongs to another boot or container of this machine"
-    return Run(paths, receipt, fault, boxes, runner=int(receipt["runner_pid"]) if lives else None, doubt=doubt)
+    return Run(paths, receipt, "", boxes, runner=int(receipt["runner_pid"]) if lives else None, doubt=doubt)
 
 
 def _has_ended(receipt: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from impyard.runner import runs as runs_
 from impyard.runner.project import find_root
 from impyard.runner.text import size_text, visible
 
-COLOURS = {"running": "cyan", "finished": "green", "?": "yellow", "lost": "yellow"}
+COLOURS = {"running": "cyan", "finished": "green", "?": "yellow", "unreadable": "yellow", "lost": "yellow"}
 MAX_DAYS = 36500
 _project = click.option(
     "--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here)."
@@ -75,7 +75,8 @@ def show_command(run: str, project: Path | None, as_json: bool) -> int:
     [found] = runs_.look(root, [runs_.resolve(root, run)])
     if as_json:
         if not found.receipt:
-            raise ImpyardError(found.fault, hint="the run ended before it could write one")
+            hint = "check its owner and mode" if found.unreadable else "the run ended before it could write one"
+            raise ImpyardError(found.fault, hint=hint)
         click.echo(json.dumps({**found.receipt, "state": found.state}, indent=2))
         return 0
     pairs = _facts(found)
@@ -103,6 +104,10 @@ def stop_command(run: Sequence[str], project: Path | None, every: bool) -> int:
             runs_.stop(found)
             stopped += 1
             click.echo(f"stopped {found.id}")
+        elif found.unreadable and not every:
+            raise ImpyardError(found.fault, hint=f"who started {found.id} can stop it, or root")
+        elif found.unreadable:
+            click.echo(f"warning: left alone: {found.fault}", err=True)
         elif not every:
             click.echo(f"{found.id} is not running ({found.state})")
     if every and not stopped:
@@ -116,9 +121,10 @@ def stop_command(run: Sequence[str], project: Path | None, every: bool) -> int:
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="All but the N newest.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def prune_command(project: Path | None, days: float | None, keep: int | None, yes: bool) -> int:
-    """Remove the folders of ended runs. With both options, only runs that both would remove.
+    """Remove the folders of ended runs, with the workspaces in them: what the agents wrote is gone then. With both
+    options, only runs that both would remove.
 
-    A running run is never removed, nor is the log: runs/decisions.jsonl keeps every line.
+    A running run is never removed, nor are the logs: runs/decisions.jsonl keeps every line.
     """
     root = _root(project)
     if days is not None and not days <= MAX_DAYS:  # also what is no number at all
@@ -130,10 +136,11 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
     if days is not None:
         limit = datetime.now(UTC) - timedelta(days=days)
         found = [run for run in found if runs_.started(run) < limit]
-    doomed = [run for run in found if not run.lives and not run.doubt]
+    doomed = [run for run in found if not run.lives and not run.doubt and not run.unreadable]
     for run in found:
         if run not in doomed:
-            click.echo(f"kept {run.id}: {run.doubt or 'it is running'}", err=True)
+            why = "it is running" if run.lives else run.doubt or run.fault
+            click.echo(f"kept {run.id}: {why}", err=True)
     if not doomed:
         click.echo("nothing to remove")
         return 0
@@ -141,10 +148,19 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
     what = f"{len(doomed)} {'run' if len(doomed) == 1 else 'runs'}, {size_text(total)}"
     if not yes:
         if not sys.stdin.isatty():
-            raise ImpyardError(f"this would remove {what}, and there is nobody to ask", hint="give --yes")
+            raise ImpyardError(
+                f"this would remove {what}, workspaces too, and there is nobody to ask", hint="give --yes"
+            )
         for run in doomed:
             click.echo(f"  {run.id}  {run.state}")
-        click.confirm(f"remove {what}?", abort=True)
+        try:
+            agreed = click.confirm(f"remove {what}, workspaces too?")
+        except click.Abort:
+            click.echo("\nnothing removed", err=True)  # the terminal shows ^C or ^D and leaves the cursor behind it
+            raise
+        if not agreed:
+            click.echo("nothing removed")
+            return 0
     for run in doomed:
         _remove(run)
     click.echo(f"removed {what}")

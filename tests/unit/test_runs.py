@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -165,6 +169,27 @@ def test_a_damaged_receipt_is_shown_as_such(project: Path, impyard: Command) -> 
     assert impyard("runs", "show", OLD, "--json").status == 1
 
 
+def test_a_receipt_that_cannot_be_read_is_never_called_running(project: Path, impyard: Command) -> None:
+    """Control: in a folder of the same age, a receipt that is missing means a run that begins."""
+    paths = add_run(project, OLD)
+    paths.receipt.unlink()
+    assert impyard("runs", "list").out.startswith(f"{OLD}\trunning\t")
+    paths.receipt.mkdir()  # as unreadable for root as for anybody else
+    assert impyard("runs", "list").out.startswith(f"{OLD}\tunreadable\t-\t-\t-\t-")
+    result = impyard("runs", "show", OLD)
+    assert (result.status, result.out.splitlines()[1].split()) == (0, ["state", "unreadable"])
+    assert "cannot read the receipt" in impyard("runs", "show", OLD, "--json").err
+    result = impyard("runs", "stop", OLD)
+    assert (result.status, result.out) == (1, "")
+    assert "cannot read the receipt" in result.err
+    assert impyard("runs", "stop", "--all").status == 0
+    impyard("runs", "prune", "--keep", "0", "--yes")
+    assert runs.ids(project) == [OLD]
+    paths.receipt.rmdir()
+    paths.receipt.write_text("{half")
+    assert impyard("runs", "list").out.startswith(f"{OLD}\t?\t")
+
+
 def test_receipt_text_cannot_command_the_terminal(project: Path, impyard: Command) -> None:
     paths = add_run(project, OLD)
     receipt = json.loads(paths.receipt.read_bytes())
@@ -227,6 +252,36 @@ def test_prune_asks_and_removes_nothing_when_there_is_nobody_to_ask(project: Pat
     assert result.status == 1
     assert "--yes" in result.err
     assert runs.ids(project) == [OLD]
+
+
+@pytest.mark.parametrize(
+    ("typed", "status", "left"),
+    [(b"n\n", 0, True), (b"\n", 0, True), (b"\x03", 130, True), (b"\x04", 130, True), (b"y\n", 0, False)],
+    ids=["no", "nothing", "ctrl-c", "ctrl-d", "control: yes"],
+)
+def test_prune_says_what_becomes_of_an_answer(project: Path, typed: bytes, status: int, left: bool) -> None:
+    add_run(project, OLD)
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "impyard", "runs", "prune", "--keep", "0", "--project", str(project)],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(slave)
+    shown = b""
+    while b"workspaces too? [y/N]: " not in shown:
+        shown += os.read(master, 4096)
+    os.write(master, typed)
+    with contextlib.suppress(OSError):  # Linux: the last process has closed the other side
+        while data := os.read(master, 4096):
+            shown += data
+    os.close(master)
+    assert process.wait(10) == status
+    assert (runs.ids(project) == [OLD]) == left
+    assert shown.decode().splitlines()[-1].startswith("nothing removed" if left else "removed 1 run, ")
 
 
 @pytest.mark.parametrize(
