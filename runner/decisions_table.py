@@ -11,7 +11,8 @@ from rich.text import Text
 from impyard.runner.text import shortened, visible
 
 if TYPE_CHECKING:
-    from impyard.runner.decisions_view import Entry
+    from impyard.runner.decision_lines import Entry
+    from impyard.runner.outcomes import Row
 
 # From this width on, the reason, the rule and the decision's id have columns of their own.
 WIDE_COLUMNS = 120
@@ -28,24 +29,24 @@ class Table:
         self._date = ""
         self._headed = False
 
-    def add(self, entries: list[Entry]) -> None:
-        """Print `entries`; a line with the date comes before the first and where the day changes."""
-        while entries:
-            date = entries[0].ts[:10]
-            same = next((index for index, entry in enumerate(entries) if entry.ts[:10] != date), len(entries))
+    def add(self, rows: list[Row]) -> None:
+        """Print `rows`; a line with the date comes before the first and where the day changes."""
+        while rows:
+            date = rows[0].entry.ts[:10]
+            same = next((index for index, row in enumerate(rows) if row.entry.ts[:10] != date), len(rows))
             if date != self._date:
                 self._console.print(Text(f"{visible(date)} UTC", style="bold"))
                 self._date = date
-            self._console.print(self._table(entries[:same]))
-            entries = entries[same:]
+            self._console.print(self._table(rows[:same]))
+            rows = rows[same:]
 
-    def _table(self, entries: list[Entry]) -> RichTable:
+    def _table(self, rows: list[Row]) -> RichTable:
         width = self._console.width
         wide = width >= WIDE_COLUMNS
         table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=not self._headed, width=width)
         self._headed = True
         table.add_column("time", width=8)
-        table.add_column("verdict" if wide else "", width=7 if wide else 5)
+        table.add_column("verdict" if wide else "", width=7 if wide else 6)
         table.add_column("method", width=7, overflow="fold")
         if wide:
             table.add_column("host and path", ratio=3, overflow="fold")
@@ -55,18 +56,21 @@ class Table:
         else:
             table.add_column("host and path", ratio=3, overflow="fold")
             table.add_column("why", ratio=2, overflow="fold")
-        for entry in entries:
-            table.add_row(*self._row(entry, wide))
+        for row in rows:
+            table.add_row(*self._row(row, wide))
         return table
 
-    def _row(self, entry: Entry, wide: bool) -> list[Text]:
+    def _row(self, row: Row, wide: bool) -> list[Text]:
+        entry = row.entry
         place = Text(shortened(visible(entry.url.removeprefix("https://")), PLACE_LIMIT))
-        verdict = Text(visible(entry.verdict), style=COLOURS.get(entry.verdict, "yellow"))
+        verdict = Text(visible(row.verdict), style=COLOURS.get(row.verdict, "yellow"))
         head = [Text(visible(entry.ts[11:19])), verdict, Text(visible(entry.method)), place]
         reason, rule = Text(visible(entry.reason)), Text(visible(_rule(entry, named=wide)), style="dim")
+        came = Text(f"-> {visible(row.outcome.text)}" if row.outcome else "", style="yellow" if row.failed else "dim")
         if wide:
-            return [*head, reason, rule, Text(visible(entry.id), style="dim")]
-        return [*head, Text(" ").join(part for part in (reason, rule) if part)]
+            said = Text(" ").join(part for part in (rule, came) if part)
+            return [*head, reason, said, Text(visible(entry.id), style="dim")]
+        return [*head, Text(" ").join(part for part in (reason, rule, came) if part)]
 
 
 def _rule(entry: Entry, *, named: bool) -> str:

@@ -5,94 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
-import msgspec
 
-from impyard.runner import logread, runs
+from impyard.addon.errors import ImpyardError
+from impyard.runner import logread, outcomes, runs
+from impyard.runner.decision_lines import Entry, Selection, parse
+from impyard.runner.outcomes import Row
 from impyard.runner.project import find_root
 from impyard.runner.text import visible
 
-INTERRUPTED = 130
 OWN_CHECK = "(impyard's own check)"
-
-
-class Nearest(msgspec.Struct, frozen=True):
-    """The rule that came closest to a request that no rule decided, and the field that failed."""
-
-    at: str
-    failed: str
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """The fields of a decision line that are shown. Unknown fields are left alone, missing ones are damage."""
-
-    ts: str
-    id: str
-    run: str
-    verdict: str
-    reason: str
-    method: str
-    scheme: str
-    host: str
-    port: int
-    path: str
-    query: str = ""
-    rule: str | None = None
-    at: str | None = None
-    nearest: Nearest | None = None
-
-    @property
-    def url(self) -> str:
-        """The request's URL; a port that is the scheme's own is left out. Query values come redacted from the log."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = "" if self.port == {"https": 443, "http": 80}.get(self.scheme) else f":{self.port}"
-        query = f"?{self.query}" if self.query else ""
-        return f"{self.scheme}://{host}{port}{self.path}{query}"
-
-    @property
-    def is_own_check(self) -> bool:
-        """Whether this asks for a name that impyard itself asks for before an agent starts. The agent could ask for it
-        too, so such a line is marked and never hidden."""
-        return self.reason == "canary" or self.host == f"{self.run}.probe.impyard.invalid"
-
-
-def parse(text: bytes) -> Entry | None:
-    """The decision that a log line holds, or None when the line is damaged."""
-    try:
-        return _DECODER.decode(text)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
-
-
-_DECODER = msgspec.json.Decoder(Entry)
-
-
-class Selection:
-    """Which lines are wanted; counts what it had to leave out as damaged."""
-
-    def __init__(self, run: str | None, denied: bool) -> None:
-        self.run = run
-        self.denied = denied
-        self.damaged = 0
-        self.first_damage: logread.Line | None = None
-        # A line without these bytes cannot be wanted, which spares a million-line log the parsing.
-        self.needles = [
-            needle.encode("utf-8", "surrogateescape") for needle in (run, "deny" if denied else None) if needle
-        ]
-
-    def __call__(self, line: logread.Line) -> bool:
-        if any(needle not in line.text for needle in self.needles):
-            return False
-        entry = parse(line.text)
-        if entry is None:
-            self.damaged += 1
-            if self.first_damage is None or line.offset < self.first_damage.offset:
-                self.first_damage = line
-            return False
-        return (self.run is None or entry.run.startswith(self.run)) and not (self.denied and entry.verdict != "deny")
 
 
 @click.command()
@@ -110,8 +36,9 @@ class Selection:
     type=click.IntRange(min=0),
     help="How many, counted from the newest.",
 )
-@click.option("--follow", is_flag=True, help="Go on with each new decision until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="The log's own lines, as JSON.")
+@click.option("--all", "everything", is_flag=True, help="Also the checks that impyard makes before an agent starts.")
+@click.option("--follow", is_flag=True, help="Go on with each new decision; Ctrl-C ends it, with exit status 0.")
+@click.option("--json", "as_json", is_flag=True, help="The log's own lines, as JSON; impyard's checks are among them.")
 @click.option(
     "--verify",
     "verifying",
@@ -119,16 +46,26 @@ class Selection:
     help="Check the whole log's hash chains against each other and the runs' receipts.",
 )
 def decisions(
-    project: Path | None, run: str | None, denied: bool, count: int, follow: bool, as_json: bool, verifying: bool
+    project: Path | None,
+    run: str | None,
+    denied: bool,
+    count: int,
+    everything: bool,
+    follow: bool,
+    as_json: bool,
+    verifying: bool,
 ) -> int:
-    """Show what the judge decided, newest last.
+    """Show what the judge decided, newest last, and what became of it.
 
     In a terminal a table; piped, one line per decision with tab-separated fields: time, verdict, method,
-    place, reason, rule, id. Damaged lines are left out and counted on stderr.
+    place, reason, rule, id, outcome. The outcome of an allowed request is the status of its answer, or what
+    went wrong. With --follow it comes too late for that: a request that fails gets a second line, `failed`.
+
+    What was left out is said on stderr: damaged lines, older ones, impyard's own checks.
     """
     root = find_root(project)
     log = root / "runs" / "decisions.jsonl"
-    if verifying and (denied or follow):
+    if verifying and (denied or follow or everything):
         raise click.UsageError("--verify reads the whole log; it goes with --run and --json only")
     unknown = None
     if run is not None:
@@ -138,23 +75,21 @@ def decisions(
             if not run:
                 raise
             unknown = exc
-    try:
-        if verifying:
-            from impyard.runner.decisions_check import verify_log  # it loads the judge, which the views do without
+    if verifying:
+        from impyard.runner.decisions_check import verify_log  # it loads the judge, which the views do without
 
-            found = verify_log(root, log, run, as_json)
-        else:
-            found = show(log, run, denied=denied, count=count, following=follow, as_json=as_json)
-    except KeyboardInterrupt:  # how following ends; nothing was left half done
-        return INTERRUPTED
+        found = verify_log(root, log, run, as_json)
+    else:
+        selection = Selection(run, denied, own_checks=everything or as_json)
+        found = show(log, selection, count=count, following=follow, as_json=as_json)
     if unknown and not found and not ((denied or not count) and _knows(log, run)):
         raise unknown
     return 0
 
 
-def show(log: Path, run: str | None, *, denied: bool, count: int, following: bool, as_json: bool) -> bool:
-    """Print the last `count` wanted lines of `log`, then, if `following`, each new one. Whether there was any."""
-    selection = Selection(run, denied)
+def show(log: Path, selection: Selection, *, count: int, following: bool, as_json: bool) -> bool:
+    """Print the last `count` wanted lines of `log`, then, if `following`, each new one until Ctrl-C. Whether there was
+    any, be it one that is left out as impyard's own check."""
     descriptor = logread.open_log(log)
     if descriptor is None and not following:
         click.echo(f"no decisions yet: {log} does not exist", err=True)
@@ -163,23 +98,79 @@ def show(log: Path, run: str | None, *, denied: bool, count: int, following: boo
     if descriptor is not None:
         try:
             size = _whole_size(descriptor) if following else os.fstat(descriptor).st_size
-            lines = logread.last(descriptor, count, selection, size, selection.needles)
+            # One more than wanted, to know whether there are older ones.
+            lines = logread.last(descriptor, count and count + 1, selection, size, selection.needles)
         finally:
             os.close(descriptor)
+    older = len(lines) > count
+    rows = rows_of(lines[older:])
     emit = emitter(as_json)
-    emit(lines)
-    warn_of_damage(selection, log)
-    if not following:
-        if not lines and not as_json:
+    try:
+        failures = outcomes.Failures(outcomes.path_beside(log)) if following and not as_json else None
+        if not as_json:
+            rows = _joined(log, rows)
+        emit(rows)
+        warn_of_damage(selection, log)
+        if older:
+            click.echo(f"only the newest {count}: -n {10 * count} shows more", err=True)
+        if following:
+            follow_log(log, size, selection, emit, failures, rows)
+        elif not rows and not as_json:
             click.echo(_nothing(selection, count), err=True)
-        return bool(lines)
-    for line in logread.follow(log, size):
+    except KeyboardInterrupt:
+        if not following:
+            raise
+        if sys.stderr.isatty():
+            click.echo(err=True)  # the cursor stands behind ^C
+    if selection.own:
+        checks = "1 check" if selection.own == 1 else f"{selection.own} checks"
+        click.echo(f"{checks} of impyard's own left out: --all shows them", err=True)
+    return bool(rows or selection.own or following)
+
+
+def follow_log(
+    log: Path,
+    start: int,
+    selection: Selection,
+    emit: Callable[[list[Row]], None],
+    failures: outcomes.Failures | None = None,
+    rows: Iterable[Row] = (),
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Print each wanted line that comes behind byte `start`, and with `failures` what of it, and of `rows`, came to
+    nothing. Ends only by an exception."""
+
+    def pause(seconds: float) -> None:
+        if failures is not None and (failed := list(failures.news())):
+            emit(failed)
+        sleep(seconds)
+
+    def shown(rows: Iterable[Row]) -> None:
+        if failures is not None and (failed := list(failures.expect(rows))):
+            emit(failed)
+
+    shown(rows)
+    for line in logread.follow(log, start, sleep=pause):
         damaged = selection.damaged
         if selection(line):
-            emit([line])
+            fresh = rows_of([line])
+            emit(fresh)
+            shown(fresh)
         elif selection.damaged > damaged:
             click.echo(f"warning: damaged line at byte {line.offset} of {log}", err=True)
-    return True
+
+
+def rows_of(lines: Iterable[logread.Line]) -> list[Row]:
+    """What the lines hold; damaged ones are left out."""
+    return [Row(line.text, entry) for line in lines if (entry := parse(line.text)) is not None]
+
+
+def _joined(log: Path, rows: list[Row]) -> list[Row]:
+    try:
+        return outcomes.join(outcomes.path_beside(log), rows)
+    except ImpyardError as exc:
+        click.echo(f"warning: what became of the requests is not shown: {exc.message}", err=True)
+        return rows
 
 
 def _knows(log: Path, run: str | None) -> bool:
@@ -220,21 +211,16 @@ def _whole_size(descriptor: int) -> int:
     return last.offset + len(last.text) + 1 if last.ended else last.offset
 
 
-def emitter(as_json: bool) -> Callable[[list[logread.Line]], None]:
-    """What prints wanted lines on stdout: as JSON, as a table in a terminal, or as one plain line each."""
+def emitter(as_json: bool) -> Callable[[list[Row]], None]:
+    """What prints rows on stdout: as JSON, as a table in a terminal, or as one plain line each."""
     if as_json:
-        return lambda lines: _write(json_line(line.text) for line in lines)
+        return lambda rows: _write(json_line(row.line) for row in rows)
     if not sys.stdout.isatty():
-        return lambda lines: _write(plain_line(entry) for entry in _entries(lines))
+        return lambda rows: _write(plain_line(row) for row in rows)
     # rich is slow to import, and only a terminal needs it.
     from impyard.runner.decisions_table import Table
 
-    table = Table()
-    return lambda lines: table.add(_entries(lines))
-
-
-def _entries(lines: Iterable[logread.Line]) -> list[Entry]:
-    return [entry for line in lines if (entry := parse(line.text)) is not None]
+    return Table().add
 
 
 def _write(lines: Iterable[str]) -> None:
@@ -243,9 +229,19 @@ def _write(lines: Iterable[str]) -> None:
     sys.stdout.flush()
 
 
-def plain_line(entry: Entry) -> str:
+def plain_line(row: Row) -> str:
     """One decision as tab-separated fields, nothing shortened, no control character left."""
-    fields = (entry.ts, entry.verdict, entry.method, entry.url, entry.reason, rule_text(entry), entry.id)
+    entry, came = row.entry, row.outcome.text if row.outcome else ""
+    fields = (
+        entry.ts,
+        row.verdict,
+        entry.method,
+        entry.url,
+        entry.reason,
+        rule_text(entry),
+        entry.id,
+        came or "-",
+    )
     return "\t".join(visible(field) for field in fields)
 
 

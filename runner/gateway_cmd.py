@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import os
+import re
 import secrets
 import shlex
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -22,11 +25,16 @@ import click
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner.project import POLICY, find_root
+from impyard.runner.text import columns_of, visible, wrapped
 
 if TYPE_CHECKING:
     from impyard.addon.gateway import Config
 
 LISTEN = "127.0.0.1:7300"
+SAMPLE = "https://api.github.com/"
+# mitmproxy's words for a client that ends the handshake because of the certificate (its TLS layer).
+_DISTRUST = re.compile(r"(?:does|may) not trust the proxy's certificate for (\S+)")
+MOST_HOSTS = 1000
 
 
 @click.command()
@@ -39,7 +47,8 @@ LISTEN = "127.0.0.1:7300"
 def gateway(listen: str, policy: tuple[Path, ...], project: Path | None, as_json: bool) -> int:
     """Judge requests on 127.0.0.1:7300 until Ctrl-C, for tools outside of a box.
 
-    Shows each decision as it is made; they are recorded in runs/decisions.jsonl like those of a run.
+    Shows each decision as it is made; they are recorded in runs/decisions.jsonl like those of a run. An allowed
+    request that comes to nothing gets a second line, `failed`. Ctrl-C and SIGTERM end it with exit status 0.
     """
     host, port = parse_listen(listen)
     root = find_root(project)
@@ -71,7 +80,7 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def serve(root: Path, files: list[Path], host: str, port: int, *, as_json: bool) -> int:
-    """Run the judge until a signal; the exit status: 130 after Ctrl-C, 0 after SIGTERM."""
+    """Run the judge until a signal; the exit status. Raises ImpyardError when it must not start."""
     from impyard.addon.gateway import Config
     from impyard.certs.authority import default_dir, ensure_authority
 
@@ -84,19 +93,40 @@ def serve(root: Path, files: list[Path], host: str, port: int, *, as_json: bool)
     name = f"gateway-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     config = Config(run=name, policies=tuple(files), root=root, runs=runs, ca=default_dir())
 
+    ca = shlex.quote(str(authority.cert_path))
+
     def is_ready(taken: int) -> None:
         address = f"[{host}]:{taken}" if ":" in host else f"{host}:{taken}"
-        click.echo(
-            f"judging on http://{address} by {', '.join(_named(file, root) for file in files)}\n"
-            f"  curl --cacert {shlex.quote(str(authority.cert_path))} -x http://{address} https://api.github.com/\n"
-            f"only what uses this proxy is judged; `impyard run` locks an agent in. Ctrl-C ends it.",
-            err=True,
-        )
+        for line in (
+            f"judging on http://{address} by {', '.join(_named(file, root) for file in files)}",
+            f"  curl --cacert {ca} -x http://{address} {SAMPLE}",
+            f"  ({_sample_answer(files, root)})",
+            "only what uses this proxy is judged; `impyard run` locks an agent in. Ctrl-C ends it.",
+        ):
+            click.echo(wrapped(line, columns_of(sys.stderr)) if "curl" not in line else line, err=True)
 
-    with _Shown(runs / "decisions.jsonl", name, as_json):
-        status = asyncio.run(_serve(config, host, port, is_ready))
+    words = _Words(ca)
+    logging.getLogger().addHandler(words)
+    try:
+        with _Shown(runs / "decisions.jsonl", name, as_json):
+            status = asyncio.run(_serve(config, host, port, is_ready))
+    finally:
+        logging.getLogger().removeHandler(words)
     click.echo(f"the judge has ended; impyard decisions --run {name}", err=True)
     return status
+
+
+def _sample_answer(files: list[Path], root: Path) -> str:
+    """What the sample command will show under these policies."""
+    from impyard.addon.judge import Verdict, judge
+    from impyard.addon.policy import load_policy
+    from impyard.addon.request import Request
+
+    host = SAMPLE.split("/")[2]
+    sample = Request("GET", "https", host, 443, "/", "", host_header=host, sni=host)
+    if judge(sample, load_policy(files, root=root)).verdict is Verdict.ALLOW:
+        return "the policy allows this one"
+    return "the policy does not allow this one, so it shows what a denial looks like"
 
 
 async def _serve(config: Config, host: str, port: int, is_ready: Callable[[int], None]) -> int:
@@ -107,11 +137,10 @@ async def _serve(config: Config, host: str, port: int, is_ready: Callable[[int],
             click.echo(f"error: {event.get('error')}: everything is denied until it can be written", err=True)
 
     server = asyncio.ensure_future(serve_tcp(config, host, port, on_event=tell, on_ready=is_ready))
-    status = 0
 
     def end(number: signal.Signals) -> None:
-        nonlocal status
-        status = 130 if number == signal.SIGINT else 0
+        if number == signal.SIGINT and sys.stderr.isatty():
+            click.echo(err=True)  # the cursor stands behind ^C
         server.cancel()
 
     loop = asyncio.get_running_loop()
@@ -120,14 +149,36 @@ async def _serve(config: Config, host: str, port: int, is_ready: Callable[[int],
     try:
         await server
     except asyncio.CancelledError:
-        return status
+        return 0
     except ImpyardError as exc:
         if isinstance(exc.__cause__, OSError):
             raise ImpyardError(
                 exc.message, hint="choose another port; `--listen 127.0.0.1:0` takes a free one"
             ) from exc
         raise
-    return status
+    return 0
+
+
+class _Words(logging.Handler):
+    """Says on standard error what the proxy has to say: a client without our authority once per host, with the mending
+    option, and the rest as it comes."""
+
+    def __init__(self, ca: str) -> None:
+        super().__init__(logging.WARNING)
+        self._ca = ca
+        self._known: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        found = _DISTRUST.search(text)
+        if found is None:
+            click.echo(f"warning: {visible(text)}", err=True)
+            return
+        host = found[1]
+        if host not in self._known and len(self._known) < MOST_HOSTS:
+            self._known.add(host)
+            line = f"{visible(host)}: the client does not trust impyard's authority; with curl: --cacert {self._ca}"
+            click.echo(wrapped(line, columns_of(sys.stderr)), err=True)
 
 
 class _Shown:
@@ -151,15 +202,19 @@ class _Shown:
         self._thread.join(2)
 
     def _show(self) -> None:
-        from impyard.runner import logread
-        from impyard.runner.decisions_view import Selection, emitter
+        from impyard.runner import outcomes
+        from impyard.runner.decision_lines import Selection
+        from impyard.runner.decisions_view import emitter, follow_log
 
-        emit = emitter(self._as_json)
-        wanted = Selection(self._run, denied=False)
         try:
-            for line in logread.follow(self._log, self._start, sleep=self._pause):
-                if wanted(line):
-                    emit([line])
+            follow_log(
+                self._log,
+                self._start,
+                Selection(self._run, denied=False),
+                emitter(self._as_json),
+                None if self._as_json else outcomes.Failures(outcomes.path_beside(self._log)),
+                sleep=self._pause,
+            )
         except _Ended:
             return
         except (OSError, ImpyardError) as exc:

@@ -112,24 +112,42 @@ def follow(path: Path, start: int, *, sleep: Callable[[float], None] = time.slee
 
     A log that does not exist yet is waited for; one that is replaced or cut is read from its new beginning.
     """
-    descriptor = open_log(path)
-    reader = _Reader(descriptor, start) if descriptor is not None else None
+    tail = Tail(path, start)
     try:
         while True:
-            if reader is not None:
-                yield from reader.lines(rest=False)
-            if reader is None or _is_replaced(path, reader):
-                opened = open_log(path)
-                if opened is not None:
-                    if reader is not None:
-                        yield from reader.lines(rest=True)
-                        os.close(reader.descriptor)
-                    reader = _Reader(opened, 0)
-                    continue
+            yield from tail.lines()
             sleep(POLL_S)
     finally:
-        if reader is not None:
-            os.close(reader.descriptor)
+        tail.close()
+
+
+class Tail:
+    """What is appended to `path` beyond byte `start`, read whenever asked. For the rest as `follow`."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        self._path = path
+        descriptor = open_log(path)
+        self._reader = _Reader(descriptor, start) if descriptor is not None else None
+
+    def lines(self) -> Iterator[Line]:
+        """The lines that are whole by now and were not given yet."""
+        while True:
+            if self._reader is not None:
+                yield from self._reader.lines(rest=False)
+                if not _is_replaced(self._path, self._reader):
+                    return
+            opened = open_log(self._path)
+            if opened is None:
+                return
+            if self._reader is not None:
+                yield from self._reader.lines(rest=True)
+                os.close(self._reader.descriptor)
+            self._reader = _Reader(opened, 0)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            os.close(self._reader.descriptor)
+            self._reader = None
 
 
 def _is_replaced(path: Path, reader: _Reader) -> bool:

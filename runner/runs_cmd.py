@@ -50,19 +50,24 @@ def list_command(project: Path | None = None, count: int = 20, as_json: bool = F
     if as_json:
         for run in found:
             click.echo(json.dumps({**run.receipt, "run": run.id, "state": run.state}))
+        _say_older(len(known), count)
         return 0
     if not found:
         click.echo(f"no runs yet in {root}", err=True)
         return 0
     rows = [_row(run) for run in found]
-    if not sys.stdout.isatty():
+    if sys.stdout.isatty():
+        _print_table(("run", "state", "time", "allowed", "denied", "model"), rows)
+    else:
         for row in rows:
             click.echo("\t".join(row))
-        return 0
-    _print_table(("run", "state", "time", "allowed", "denied", "model"), rows)
-    if len(known) > count:
-        click.echo(f"{len(known) - count} older: impyard runs list -n {len(known)}")
+    _say_older(len(known), count)
     return 0
+
+
+def _say_older(known: int, count: int) -> None:
+    if known > count:
+        click.echo(f"{known - count} older: impyard runs list -n {known}", err=True)
 
 
 @runs.command("show")

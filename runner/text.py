@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import textwrap
+from typing import TextIO
+
+MIN_COLUMNS = 40
+
 
 def visible(text: str) -> str:
     r"""`text` with everything that is no printable character written as an escape (`\x1b`, `\u202e`, `\n`).
@@ -32,6 +38,43 @@ def size_text(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
+
+
+def columns_of(stream: TextIO) -> int | None:
+    """How wide the terminal behind `stream` is; None when it is no terminal, and lines may be as long as they are."""
+    if not stream.isatty():
+        return None
+    given = os.environ.get("COLUMNS", "")
+    try:
+        columns = int(given) if given.isdigit() else os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        columns = 0
+    return max(columns or 80, MIN_COLUMNS)
+
+
+def wrapped(text: str, columns: int | None, hanging: str = "") -> str:
+    """`text`, one line, as lines of at most `columns`, broken between words only; `hanging` goes before each line but
+    the first. A word that is longer than a line stays whole: it may be a path, to be copied."""
+    if columns is None or len(text) <= columns:
+        return text
+    start = text[: len(text) - len(text.lstrip())]
+    return textwrap.fill(
+        text,
+        columns,
+        subsequent_indent=hanging or start,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
+
+
+def beside(left: str, right: str, width: int, columns: int | None) -> str:
+    """`left`, padded to `width`, and `right`; where `columns` cannot hold both, `right` goes below, indented."""
+    line = f"{left:<{width}}{right}".rstrip()
+    if columns is None or len(line) <= columns:
+        return line
+    indent = " " * (len(left) - len(left.lstrip()) + 2)
+    return left.rstrip() + "\n" + wrapped(indent + right, columns, indent)
 
 
 def _escaped(char: str) -> str:

@@ -26,6 +26,14 @@ networkPolicies:
     policies:
       - {{action: ALLOW, method: GET, path: /ok}}
 """
+# Port 9 (discard) of loopback: nobody listens there.
+NOBODY = """\
+  - host: nobody.test
+    scheme: http
+    upstream: http://127.0.0.1:9
+    policies:
+      - {action: ALLOW, method: GET, path: /.*}
+"""
 
 pytestmark = [
     pytest.mark.gateway,
@@ -67,6 +75,7 @@ def origin() -> Iterator[int]:
 
 def start(project: Path, *args: str) -> Running:
     env = {**os.environ, "IMPYARD_DATA_DIR": str(project.parent / "data"), "PYTHONPATH": str(CHECKOUT)}
+    env.pop("PYTHONUNBUFFERED", None)  # it hides what is held back until the end
     process = subprocess.Popen(
         [sys.executable, "-m", "impyard.runner", "gateway", "--listen", "127.0.0.1:0", *args],
         stdout=subprocess.PIPE,
@@ -80,6 +89,7 @@ def start(project: Path, *args: str) -> Running:
     found = re.search(r"http://127\.0\.0\.1:\d+", first)
     assert found, first + process.stderr.read()
     command = process.stderr.readline().split()
+    process.stderr.readline()
     process.stderr.readline()
     return Running(process, found[0], command[:-1], project)
 
@@ -115,12 +125,12 @@ def test_it_judges_shows_and_records_what_comes_through(running: Running) -> Non
     assert [json.loads(line)["verdict"] for line in lines] == ["allow", "deny", "deny"]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_a_signal_ends_it_cleanly(running: Running, number: signal.Signals, status: int) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(running: Running, number: signal.Signals) -> None:
     curl(running, "http://open.test/other")
     running.process.send_signal(number)
     out, err = running.process.communicate(timeout=10)
-    assert running.process.returncode == status
+    assert running.process.returncode == 0
     assert out.count("\n") == 1
     assert "Traceback" not in err
     assert "impyard decisions --run gateway-" in err
@@ -151,6 +161,57 @@ def test_it_goes_on_judging_when_nobody_reads_what_it_shows(running: Running) ->
     running.process.stdout = None
     running.process.send_signal(signal.SIGTERM)
     assert running.process.wait(10) == 0
+
+
+def test_an_allowed_request_that_comes_to_nothing_is_shown_as_failed(running: Running) -> None:
+    """Control: the one that is answered has one line."""
+    policy = running.project / "policies" / "gateway.yaml"
+    with policy.open("a") as file:
+        file.write(NOBODY)
+    assert running.process.stdout is not None
+    assert curl(running, "http://open.test/ok") == "origin"
+    curl(running, "http://nobody.test/x")
+    shown = [running.process.stdout.readline().rstrip("\n").split("\t") for _ in range(3)]
+    assert [line[1] for line in shown] == ["allow", "allow", "failed"]
+    assert shown[2][3:5] == ["http://nobody.test/x", "rule"]
+    assert shown[2][7] == "connection refused"
+    seen = subprocess.run(
+        [sys.executable, "-m", "impyard.runner", "decisions"],
+        capture_output=True,
+        text=True,
+        cwd=running.project,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        check=True,
+    )
+    found = [line.split("\t") for line in seen.stdout.splitlines()]
+    assert [(line[1], line[7]) for line in found] == [("allow", "200"), ("failed", shown[2][7])]
+
+
+def test_a_client_without_the_authority_is_named_once_with_the_option_that_mends_it(running: Running) -> None:
+    command = ["curl", "-sS", "-m", "10", "-x", running.proxy]
+    for url in ("https://a.test/", "https://a.test/again", "https://b.test/"):
+        assert subprocess.run([*command, url], capture_output=True, check=False).returncode == 60
+    running.process.send_signal(signal.SIGTERM)
+    _, err = running.process.communicate(timeout=10)
+    said = [line for line in err.splitlines() if "trust" in line]
+    assert [line.split(":")[0] for line in said] == ["a.test", "b.test"]
+    assert all(f"--cacert {running.curl[2]}" in line for line in said)
+    assert "Client TLS handshake" not in err
+
+
+@pytest.mark.parametrize(("host", "said"), [("api.github.com", "allows this one"), ("other.test", "does not allow")])
+def test_it_says_what_its_sample_command_will_show(tmp_path: Path, host: str, said: str) -> None:
+    (tmp_path / "policies").mkdir()
+    rules = f"networkPolicies: [{{host: {host}, policies: [{{action: ALLOW, method: GET, path: /}}]}}]"
+    (tmp_path / "policies" / "gateway.yaml").write_text(rules)
+    env = {**os.environ, "IMPYARD_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, "-m", "impyard", "gateway", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=env)
+    assert process.stderr is not None
+    lines = [process.stderr.readline() for _ in range(4)]
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+    assert said in lines[2]
 
 
 def test_a_broken_policy_is_refused_with_its_place(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import impyard as package
 from impyard.addon.judge import Decision, Nearest, Verdict
-from impyard.addon.log import DecisionLog
+from impyard.addon.log import DecisionLog, OutcomeLog
 from impyard.addon.request import Request
 from impyard.runner import cli
 from impyard.runner.project import RunPaths
@@ -93,6 +93,7 @@ def test_piped_output_is_one_whole_line_of_fields_per_decision(project: Path, de
         "rule",
         "policies/gateway.yaml:12 ALLOW POST /v1/messages",
         f"{RUN}.1",
+        "-",
     ]
     assert fields(denied)[3:6] == [f"https://a.test{long_path}", "no-rule", "closest policies/gateway.yaml:31 (method)"]
 
@@ -104,7 +105,7 @@ def test_a_request_cannot_command_the_terminal_or_forge_a_line(project: Path, de
         [line] = decisions(*args).out.splitlines()
         assert line.isprintable() or not args
         assert all(char == "\t" or char.isprintable() for char in line)
-        assert line.count("\t") == (6 if not args else 0)
+        assert line.count("\t") == (7 if not args else 0)
 
 
 def test_raw_control_bytes_that_someone_put_into_the_log_are_escaped_too(project: Path, decisions: Command) -> None:
@@ -118,16 +119,103 @@ def test_raw_control_bytes_that_someone_put_into_the_log_are_escaped_too(project
     assert json.loads(line)["path"] == "/\x9b31m\u202e\x7f"
 
 
-def test_impyards_own_checks_are_marked(project: Path, decisions: Command) -> None:
-    write(
+CANARY = (Decision(Verdict.DENY, "canary"), request(host="0.canary.impyard.invalid"))
+
+
+def test_impyards_own_checks_are_left_out_and_marked_where_they_are_wanted(project: Path, decisions: Command) -> None:
+    probe = (UNLISTED, request(host=f"{RUN}.probe.impyard.invalid"))
+    write(project, RUN, CANARY, probe, (UNLISTED, request(host=f"{OTHER}.probe.impyard.invalid")))
+    for args in ((), ("--denied",), ("--run", RUN)):
+        result = decisions(*args)
+        assert [fields(line)[6] for line in result.out.splitlines()] == [f"{RUN}.3"]
+        assert result.err == "2 checks of impyard's own left out: --all shows them\n"
+    result = decisions("--all")
+    marks = [fields(line)[5] for line in result.out.splitlines()]
+    assert (marks, result.err) == (["(impyard's own check)", "(impyard's own check)", "-"], "")
+    assert decisions("--json").out == log_path(project).read_text()
+
+
+def test_an_agent_cannot_hide_behind_impyards_own_checks(project: Path, decisions: Command) -> None:
+    probe = (UNLISTED, request(host=f"{RUN}.probe.impyard.invalid"))
+    write(project, RUN, CANARY, probe, (ALLOW, request()), CANARY, probe)
+    write(project, "gateway-20260101-000000-cccc", CANARY)
+    shown = [fields(line)[6] for line in decisions().out.splitlines()]
+    assert shown == [f"{RUN}.{seq}" for seq in (3, 4, 5)] + ["gateway-20260101-000000-cccc.1"]
+    assert "own check" not in decisions().out
+
+
+def test_a_run_with_nothing_but_own_checks_is_known(project: Path, decisions: Command) -> None:
+    """Its folder may be pruned: then only the log knows it."""
+    run = "20250101-000000-dddd"
+    write(project, run, CANARY)
+    result = decisions("--run", run)
+    assert (result.status, result.out) == (0, "")
+    assert result.err.splitlines()[1:] == ["1 check of impyard's own left out: --all shows them"]
+
+
+def test_that_there_are_older_ones_is_said(project: Path, decisions: Command) -> None:
+    """Control: with room for all of them, nothing is said."""
+    write(project, RUN, *((ALLOW, request(path=f"/{number}")) for number in range(4)))
+    for args in ((), ("--json",)):
+        result = decisions("-n", "3", *args)
+        assert result.out.count("\n") == 3 and "/0" not in result.out
+        assert result.err == "only the newest 3: -n 30 shows more\n"
+        assert decisions("-n", "4", *args).err == ""
+
+
+def write_outcomes(project: Path, *outcomes: tuple[str, int | None, str | None]) -> None:
+    log = OutcomeLog(project / "runs" / "outcomes.jsonl", RUN)
+    for id, status, error in outcomes:
+        log.write(id, status, 0, 0, 1.0, error)
+    log.close()
+
+
+def test_what_became_of_an_allowed_request_is_shown(project: Path, decisions: Command) -> None:
+    write(project, RUN, *((ALLOW, request(path=f"/{number}")) for number in range(1, 6)), (DENY, request()))
+    write_outcomes(
         project,
-        RUN,
-        (Decision(Verdict.DENY, "canary"), request(host="0.canary.impyard.invalid")),
-        (UNLISTED, request(host=f"{RUN}.probe.impyard.invalid")),
-        (UNLISTED, request(host=f"{OTHER}.probe.impyard.invalid")),
+        (f"{RUN}.2", None, "[Errno 111] Connect call failed ('127.0.0.1', 9)"),
+        (f"{RUN}.1", 200, None),
+        (f"{RUN}.4", 200, "the origin's \x1b[2Janswer broke off"),
+        (f"{OTHER}.1", 500, None),
+        (f"{RUN}.3", 503, None),
     )
-    marks = [fields(line)[5] for line in decisions().out.splitlines()]
-    assert marks == ["(impyard's own check)", "(impyard's own check)", "-"]
+    with (project / "runs" / "outcomes.jsonl").open("ab") as file:
+        file.write(b'{"ts":1}\n\xff[\n{"half')
+    found = [(fields(line)[1], fields(line)[7]) for line in decisions().out.splitlines()]
+    assert found == [
+        ("allow", "200"),
+        ("failed", "connection refused"),
+        ("allow", "503"),
+        ("failed", r"200: the origin's \x1b[2Janswer broke off"),
+        ("allow", "-"),
+        ("deny", "-"),
+    ]
+    for columns in (60, 80, 160):
+        text = " ".join(" ".join(without_colours(in_terminal(project, columns))).split())
+        for part in ("-> 200", "-> 503", "failed", "refused"):
+            assert part in text
+
+
+def test_outcomes_that_cannot_be_read_are_said_and_the_decisions_shown(project: Path, decisions: Command) -> None:
+    write(project, RUN, (ALLOW, request()))
+    (project / "runs" / "outcomes.jsonl").mkdir()
+    result = decisions()
+    assert (result.status, result.out.count("\n")) == (0, 1)
+    assert result.err.startswith("warning: what became of the requests is not shown: ")
+
+
+def test_only_the_end_of_the_outcomes_is_read(project: Path, decisions: Command) -> None:
+    write(project, RUN, (ALLOW, request()), (ALLOW, request()))
+    old = b'{"ts":"2001-01-01T00:00:00.000Z","id":"x.1"}\n'
+    with (project / "runs" / "outcomes.jsonl").open("wb") as file:
+        file.truncate(20 * 10**9)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + old)
+    write_outcomes(project, (f"{RUN}.1", 200, None))  # that of the other is missing
+    began = time.monotonic()
+    assert [fields(line)[7] for line in decisions().out.splitlines()] == ["200", "-"]
+    assert time.monotonic() - began < 5
 
 
 def test_denied_run_and_count_choose_the_lines(project: Path, decisions: Command) -> None:
@@ -373,10 +461,17 @@ def test_follow_shows_new_decisions_at_once_and_ends_with_ctrl_c(project: Path) 
             began = time.monotonic()
             assert f"/new{number}" in process.stdout.readline()
             assert time.monotonic() - began < 2
+        log.write(ALLOW, request(path="/fails"), POLICY)
+        assert fields(process.stdout.readline())[1] == "allow"
+        write_outcomes(project, (f"{RUN}.5", None, "no answer"))
+        assert fields(process.stdout.readline().rstrip())[1:8:6] == ["failed", "no answer"]
+        write_outcomes(project, (f"{RUN}.1", 200, None), (f"{RUN}.6", None, "early"))
+        log.write(ALLOW, request(path="/early"), POLICY)  # its outcome was read first
+        assert [fields(process.stdout.readline())[1] for _ in range(2)] == ["allow", "failed"]
     finally:
         process.send_signal(2)
         _, err = process.communicate(timeout=10)
-    assert process.returncode == 130
+    assert process.returncode == 0  # following is ended so
     assert err == ""
 
 

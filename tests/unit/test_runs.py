@@ -115,6 +115,15 @@ def test_list_is_the_command_when_none_is_given(project: Path, impyard: Command)
     assert cli.main(["runs", "--project", str(project), "show", "last"]) == 0
 
 
+def test_that_there_are_older_runs_is_said(project: Path, impyard: Command) -> None:
+    for run in (OLD, MID, NEW):
+        add_run(project, run)
+    for args in ((), ("--json",)):
+        result = impyard("runs", "list", "-n", "2", *args)
+        assert (result.out.count("\n"), result.err) == (2, "1 older: impyard runs list -n 3\n")
+        assert impyard("runs", "list", "-n", "3", *args).err == ""
+
+
 def test_no_runs_is_said_and_no_error(project: Path, impyard: Command) -> None:
     result = impyard("runs", "list")
     assert (result.status, result.out) == (0, "")

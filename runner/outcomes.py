@@ -1,0 +1,142 @@
+"""What became of allowed requests, read from runs/outcomes.jsonl and joined to decisions by their id."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from impyard.runner import logread
+
+if TYPE_CHECKING:
+    from impyard.runner.decision_lines import Entry
+
+# Decisions whose outcome is waited for while following; of more, the oldest are given up.
+MOST_OPEN = 10_000
+_ERRNO = re.compile(r"\[Errno (\d{1,4})\]")
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The fields of an outcome line that are shown."""
+
+    ts: str
+    id: str
+    status: int | None = None
+    error: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The status of the answer, or what kept it from coming, or both when it broke off."""
+        parts = [str(self.status)] if self.status is not None else []
+        if self.error is not None:
+            # asyncio's words, "[Errno 111] Connect call failed ('127.0.0.1', 9)", say less than the number does.
+            number = _ERRNO.match(self.error)
+            parts.append(os.strerror(int(number[1])).lower() if number else self.error)
+        return ": ".join(parts)
+
+
+class Row(NamedTuple):
+    """A decision to be shown: its line in the log, what the line holds, and what came of the request, if known."""
+
+    line: bytes
+    entry: Entry
+    outcome: Outcome | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome is not None and self.outcome.error is not None
+
+    @property
+    def verdict(self) -> str:
+        """The judge's, but `failed` for what it allowed and came to nothing."""
+        return "failed" if self.failed else self.entry.verdict
+
+
+_DECODER = msgspec.json.Decoder(Outcome)
+
+
+def path_beside(decisions: Path) -> Path:
+    """Where the outcomes of a decision log are."""
+    return decisions.with_name("outcomes.jsonl")
+
+
+def join(path: Path, rows: list[Row]) -> list[Row]:
+    """The rows with their outcomes as far as `path` has them. Reads back to the oldest row's time, not further.
+
+    Raises ImpyardError when the file cannot be read; one that is missing has no outcomes.
+    """
+    wanted = {row.entry.id for row in rows if row.entry.verdict == "allow"}
+    descriptor = logread.open_log(path) if wanted else None
+    if descriptor is None:
+        return rows
+    oldest = min(row.entry.ts for row in rows)
+    found: dict[str, Outcome] = {}
+    try:
+        for line in logread.from_end(descriptor):
+            outcome = _parse(line.text)
+            if outcome is None:
+                continue
+            if outcome.ts < oldest:  # an outcome is later than its decision, and lines are appended as they come
+                break
+            if outcome.id in wanted:
+                found.setdefault(outcome.id, outcome)
+                if len(found) == len(wanted):
+                    break
+    finally:
+        os.close(descriptor)
+    return [row._replace(outcome=found.get(row.entry.id)) for row in rows]
+
+
+class Failures:
+    """Follows the outcomes from now on, for the rows that are shown: which of them came to nothing."""
+
+    def __init__(self, path: Path) -> None:
+        start = path.stat().st_size if path.is_file() else 0
+        self._tail = logread.Tail(path, start)
+        self._open: OrderedDict[str, Row] = OrderedDict()
+        self._early: OrderedDict[str, Outcome] = OrderedDict()  # their decision is in the log, but was not read yet
+
+    def expect(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Wait for the outcomes of these rows; yields those that are known to have failed already."""
+        for row in rows:
+            if row.entry.verdict != "allow" or row.outcome is not None:
+                continue
+            if (outcome := self._early.pop(row.entry.id, None)) is not None:
+                yield row._replace(outcome=outcome)
+            else:
+                _put(self._open, row.entry.id, row)
+
+    def news(self) -> Iterator[Row]:
+        """The rows whose failure has been written since. Raises ImpyardError when the file cannot be read."""
+        for line in self._tail.lines():
+            outcome = _parse(line.text)
+            if outcome is None:
+                continue
+            row = self._open.pop(outcome.id, None)
+            if outcome.error is None:
+                continue
+            if row is not None:
+                yield row._replace(outcome=outcome)
+            else:
+                _put(self._early, outcome.id, outcome)
+
+    def close(self) -> None:
+        self._tail.close()
+
+
+def _put[T](held: OrderedDict[str, T], key: str, value: T) -> None:
+    held[key] = value
+    if len(held) > MOST_OPEN:
+        held.popitem(last=False)
+
+
+def _parse(text: bytes) -> Outcome | None:
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
