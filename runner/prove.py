@@ -7,6 +7,7 @@ agent's standing; and what is seen from outside, which does not rest on anything
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from impyard.runner.signals import Interrupted, Signals
 from impyard.runner.stage import Line, Over
 from impyard.runner.text import visible
 from impyard.runner.times import now
+from impyard.runner.typed import command_line
 
 CEILING_S = 180.0
 PROBES, ATTEMPTS = "probes", "attempts"
@@ -47,12 +49,18 @@ def prove(project: Path | None, policy: tuple[Path, ...], image: str | None, as_
 
     Exit status 1 when a claim does not hold, or the box could not be made.
     """
-    from impyard.runner.cli import version
+    from impyard.runner.cli import INTERRUPTED, version
 
     root = find_root(project)
     plan = Plan(root=root, policies=policy_files(root, policy, None), ceiling_s=CEILING_S, mode="prove", image=image)
     began = time.monotonic()
-    run, claims = examine(plan, version())
+    try:
+        run, claims = examine(plan, version())
+    except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            click.echo(err=True)  # after the terminal's ^C
+        click.echo("interrupted: nothing was proved", err=True)
+        return INTERRUPTED
     folder = root / "runs" / run
     failed = [claim for claim in claims if not claim.ok]
     if as_json:
@@ -62,7 +70,8 @@ def prove(project: Path | None, policy: tuple[Path, ...], image: str | None, as_
         _print(claims)
         held = f"{len(claims) - len(failed)} of {len(claims)} claims hold"
         click.echo(f"\n{held} ({time.monotonic() - began:.1f} s)")
-        click.echo(f"its requests: impyard decisions --run {run}" + (f"; its files: {folder}" if failed else ""))
+        look = command_line("decisions", "--run", run)
+        click.echo(f"its requests: {look}" + (f"; its files: {folder}" if failed else ""))
     return 1 if failed else 0
 
 

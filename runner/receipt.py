@@ -32,11 +32,12 @@ EXITS: dict[str, int] = {
 class Receipt:
     """One run. Times are ISO 8601 in UTC with milliseconds, durations seconds, sizes bytes.
 
-    `exit_reason` is a key of EXITS. `runner_pid`, `runner_start` and `runner_space` tell its runner from any other
-    process (see leftovers.py). `policy` has `files` (relative to the project where inside), `hash` and, for the
-    demo model, `added`. `decisions` has `seq` and `last`, the number and the chain hash of the run's last line in
-    decisions.jsonl, `allowed`, `denied` (impyard's own checks not counted), `denied_hosts` (host to count) and
-    `own_checks`; `traffic` has `bytes_up`, `bytes_down`, `upstream_errors`.
+    `exit_reason` is a key of EXITS. `prompt` is its first line, cut where it is long; the whole is in prompt.txt.
+    `runner_pid`, `runner_start` and `runner_space` tell its runner from any other process (see leftovers.py). `policy`
+    has `files` (relative to the project where inside), `hash` and, for the demo model, `added`. `decisions` has `seq`
+    and `last`, the number and the chain hash of the run's last line in decisions.jsonl, `allowed`, `denied` (impyard's
+    own checks not counted), `denied_hosts` (host to count) and `own_checks`; `traffic` has `bytes_up`, `bytes_down`,
+    `upstream_errors`.
     """
 
     run: str
@@ -56,6 +57,7 @@ class Receipt:
     agent_exit: int | None = None
     agent_stop: str | None = None
     error: str | None = None
+    prompt: str | None = None
     prompt_sha256: str | None = None
     image: dict[str, Any] = field(default_factory=dict)
     engine: str | None = None

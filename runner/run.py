@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from impyard.runner.project import check_root, check_workspace, find_root, polic
 from impyard.runner.receipt import EXITS
 from impyard.runner.signals import Interrupted, Signals
 from impyard.runner.stage import Line, News
-from impyard.runner.text import visible
+from impyard.runner.text import shortened, visible
 from impyard.runner.times import now
+from impyard.runner.typed import command_line
 from impyard.runner.view import View
 
 RECEIPT_FILES = 200
 RECEIPT_HOSTS = 200
+RECEIPT_PROMPT = 200  # characters
 PI_GREETING = "No project session found with id"
 
 
@@ -110,7 +113,7 @@ class _Run:
         self.ending: Ending | None = None
         self.interrupts = 0
         self.showing = False
-        self.view_gone = False
+        self.view_fault: str | None = None
 
     def prepare(self) -> None:
         """Everything up to the created box."""
@@ -119,6 +122,7 @@ class _Run:
             self.before = snapshot(plan.workspace)
         self.enclosure.open()
         receipt = self.enclosure.receipt
+        receipt.prompt = _first_line(plan.prompt)
         receipt.prompt_sha256 = hashlib.sha256(plan.prompt).hexdigest()
         self._show(self.view.opening, receipt.run, receipt.model, receipt.workspace, plan.ceiling_s)
 
@@ -126,6 +130,8 @@ class _Run:
         """Start the box and follow it to its end."""
         started = int(time.time())
         self.signals.deliver_to(self._on_signal)
+        if self.view_fault:
+            raise Interrupted
         stage = self.enclosure.start()
         status = None
         for item in stage.items():
@@ -151,6 +157,11 @@ class _Run:
         reason, error = judge_ending(ending, self.outcome)
         if reason == "exposed":
             error = f"{enclosure.bare} was replaced on this machine, which took its cover off in the box"
+        elif reason == "out-of-memory":
+            limit = enclosure.box.limits.memory // 1024**2
+            error = f"the agent needed more memory than its {limit} MiB; --memory gives it more"
+        elif reason == "interrupted":
+            error = self.view_fault
         enclosure.close()
         receipt = enclosure.receipt
         receipt.ended = now()
@@ -169,7 +180,7 @@ class _Run:
             self._note(f"the receipt could not be written: {exc.strerror or exc}")
         if reason == "refused":
             raise ImpyardError(error or "the box refused to start", hint=f"the receipt is {enclosure.paths.receipt}")
-        self._show(self.view.closing, receipt, self._look_command())
+        self._show(self.view.closing, receipt, self._look_command(), str(enclosure.paths.stdout))
         return EXITS[reason]
 
     def abandon(self) -> None:
@@ -212,16 +223,21 @@ class _Run:
 
     def _show(self, show: Callable[..., None], *arguments: Any) -> None:
         """Show something, until nobody can read it any more; then the run is as good as interrupted."""
-        if self.view_gone:
+        if self.view_fault:
             return
         try:
             self.showing = True
             show(*arguments)
             self.showing = False
-        except OSError:
+        except OSError as exc:
             self.showing = False
-            self.view_gone = True
-            if self.enclosure.started and self.ending is None and self.enclosure.stage is not None:
+            self.view_fault = _fault_of_output(exc)
+            if self.ending is not None:
+                return
+            if not isinstance(exc, TimeoutError):  # standard error may be the terminal that stands still
+                with suppress(OSError):
+                    print(f"{self.view_fault}: ending the run", file=sys.stderr, flush=True)
+            if self.enclosure.started and self.enclosure.stage is not None:
                 self.enclosure.stage.end("interrupted", politely=True)
 
     def _note(self, text: str) -> None:
@@ -247,10 +263,9 @@ class _Run:
         receipt.traffic = {key: closed.get(key) for key in ("bytes_up", "bytes_down", "upstream_errors")}
 
     def _look_command(self) -> str:
-        command = f"impyard decisions --run {self.enclosure.paths.id} --denied"
-        if self.options.project is not None:
-            command += f" --project {shlex.quote(str(self.options.project))}"
-        return command
+        project = self.options.project
+        where = () if project is None else ("--project", str(project))
+        return command_line("decisions", "--run", self.enclosure.paths.id, "--denied", *where)
 
 
 def probe_report(data: bytes) -> list[Event] | None:
@@ -262,6 +277,17 @@ def probe_report(data: bytes) -> list[Event] | None:
     if not isinstance(event, dict) or event.get("impyard") != "probes" or not isinstance(event.get("probes"), list):
         return None
     return [probe for probe in event["probes"] if isinstance(probe, dict)]
+
+
+def _fault_of_output(exc: OSError) -> str:
+    """Why nothing can be shown any more."""
+    if isinstance(exc, TimeoutError) or isinstance(getattr(exc, "cause", exc), BrokenPipeError):
+        return "nobody reads the output any more"
+    return f"the output cannot be written any more ({(exc.strerror or str(exc)).lower()})"
+
+
+def _first_line(prompt: bytes) -> str:
+    return shortened(visible(prompt.decode("utf-8", "replace").strip().split("\n")[0].strip()), RECEIPT_PROMPT)
 
 
 def _out_of_memory(container: str, started: int) -> bool:

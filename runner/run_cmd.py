@@ -129,14 +129,14 @@ def run(
     The prompt may also come from standard input (a pipe, or `-`). Its files land in runs/<id>/workspace.
 
     \b
-    Exit status: 0 the agent did its work, 1 it ended with an error, 124 ceiling, 125 refused to start,
-    126 lost its gateway, 130 interrupted, 137 out of memory.
+    Exit status: 0 the agent did its work, 1 it ended with an error, 2 wrong usage, 124 ceiling,
+    125 refused to start, 126 lost its gateway, 130 interrupted, 137 out of memory.
     """
     from impyard.runner.gateway import spawn
 
     text = read_prompt(prompt, prompt_file)
     with spawn() as spawned:  # first of all: it takes longest to come up
-        from impyard.runner.cli import version
+        from impyard.runner.cli import INTERRUPTED, version
         from impyard.runner.run import Options
         from impyard.runner.run import run as run_box
         from impyard.runner.view import make_view
@@ -153,7 +153,10 @@ def run(
             pids=pids,
             image=image,
         )
-        return run_box(options, make_view(as_json=as_json, environ=os.environ), version(), spawned)
+        try:
+            return run_box(options, make_view(as_json=as_json, environ=os.environ), version(), spawned)
+        except KeyboardInterrupt:
+            return INTERRUPTED  # said already; click would add an empty line
 
 
 def read_prompt(words: tuple[str, ...], file: IO[bytes] | None) -> bytes:
@@ -165,11 +168,13 @@ def read_prompt(words: tuple[str, ...], file: IO[bytes] | None) -> bytes:
     elif words and words != ("-",):
         data = os.fsencode(" ".join(words))
     elif words or not sys.stdin.isatty():
+        if sys.stdin.isatty():
+            click.echo("type the prompt; end it with Ctrl-D on a line of its own", err=True)
         data = _read(sys.stdin.buffer, "standard input")
     else:
         raise click.UsageError('there is no prompt; for example: impyard run "write 4 to answer.txt"')
     if not data.strip():
-        raise ImpyardError("the prompt is empty", hint='for example: impyard run "write 4 to answer.txt"')
+        raise click.UsageError('the prompt is empty; for example: impyard run "write 4 to answer.txt"')
     if b"\0" in data:
         raise ImpyardError("the prompt has a zero byte in it", hint="a prompt is text")
     return data

@@ -7,6 +7,7 @@ terminal of any width and without one.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import unicodedata
@@ -22,6 +23,9 @@ TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
 SAME_DENIALS = 3  # of one kind shown one by one; the summary counts them all
 SUMMARY_FILES = 10
 SUMMARY_HOSTS = 8
+NAME_COLUMNS = 11  # of a line in the summary
+NEAR = 12  # columns: a cut goes to a blank that is so near
+WORD = 20  # columns: so close to the edge a streamed word waits for its end
 
 # The argument that says what a call does, for pi's own tools.
 MAIN_ARGUMENT = {"bash": "command", "read": "path", "write": "path", "edit": "path", "ls": "path", "grep": "pattern"}
@@ -45,7 +49,7 @@ class View(Protocol):
     def event(self, line: bytes, event: Event | None) -> None: ...
     def denied(self, event: Event) -> None: ...
     def note(self, text: str) -> None: ...
-    def closing(self, receipt: Receipt, command: str) -> None: ...
+    def closing(self, receipt: Receipt, command: str, log: str) -> None: ...
 
 
 class JsonView:
@@ -64,19 +68,27 @@ class JsonView:
     def note(self, text: str) -> None:
         print(visible(text), file=sys.stderr, flush=True)
 
-    def closing(self, receipt: Receipt, command: str) -> None:
+    def closing(self, receipt: Receipt, command: str, log: str) -> None:
         """Nothing: the receipt is in the run's folder."""
 
 
 class HumanView:
-    """For a person, on `out`. `color` only where a terminal can show it; `width` fixes the columns, else as it is."""
+    """For a person, on `out`. `color` only where a terminal can show it; `width` fixes the columns, else as it is.
+
+    On a terminal lines are broken between words. Anywhere else they are left whole, unless a `width` is given.
+    """
 
     def __init__(self, out: TextIO, *, color: bool, width: int | None = None) -> None:
         self._out = out
         self._color = color
         self._width = width
-        self._in_text = False  # the cursor stands behind text of the model
+        self._wraps = width is not None or out.isatty()
+        self._start = "\r" if out.isatty() else ""  # over the ^C that a terminal shows
+        self._column = 0  # of the cursor, behind text of the model
+        self._held = ""  # the beginning of a word near the edge
+        self._left_out = False  # some lines of a tool's output
         self._streamed = False  # the message that ends next has been shown as it came
+        self._in_word = False  # the cursor stands behind part of a word
         self._denials: Counter[tuple[str, ...]] = Counter()
         plain = (out.encoding or "ascii").lower().replace("-", "") not in ("utf8", "utf_8")
         self._call, self._no, self._rule, self._more = (">", "x", "-", "...") if plain else ("▸", "✗", "─", "…")
@@ -113,8 +125,8 @@ class HumanView:
         """Show a remark of impyard's own."""
         self._line(text, "dim")
 
-    def closing(self, receipt: Receipt, command: str) -> None:
-        """The summary. `command` shows the denials of this run."""
+    def closing(self, receipt: Receipt, command: str, log: str) -> None:
+        """The summary. `command` shows the denials of this run, `log` is the file with all of its output."""
         words = REASON_WORDS.get(receipt.exit_reason, receipt.exit_reason)
         title = f"{self._rule * 2} {words} in {duration_text(receipt.duration_s or 0)} "
         style = "green" if receipt.exit_reason == "finished" else "red"
@@ -124,7 +136,9 @@ class HumanView:
         names = [f"{file['path']} ({size_text(file['bytes'])})" for file in receipt.files[:SUMMARY_FILES]]
         rest = len(receipt.files) + receipt.files_more - len(names)
         self._list("files", names, rest, none="none new or changed")
-        self._field("in", receipt.workspace)
+        self._field("in", receipt.workspace, whole=True)
+        if self._left_out:
+            self._field("log", log, whole=True)
         counts = receipt.decisions
         if counts:
             self._field("decisions", f"{counts.get('allowed', 0)} allowed, {counts.get('denied', 0)} denied")
@@ -133,7 +147,7 @@ class HumanView:
             ranked = sorted(hosts.items(), key=lambda item: (-item[1], item[0]))
             shown = [f"{host} ({count})" for host, count in ranked[:SUMMARY_HOSTS]]
             self._list("denied", shown, len(ranked) - len(shown))
-            self._field("look", command)
+            self._field("look", command, whole=True)
         self._out.flush()
 
     def _on_message_start(self, event: Event) -> None:
@@ -143,11 +157,9 @@ class HumanView:
         inner = event.get("assistantMessageEvent")
         if not isinstance(inner, dict) or inner.get("type") != "text_delta":
             return
-        text = "\n".join(visible(part).replace("\\t", "\t") for part in str(inner.get("delta", "")).split("\n"))
-        if text:
-            self._out.write(text)
-            self._out.flush()
-            self._in_text = not text.endswith("\n")
+        lines = str(inner.get("delta", "")).replace("\t", "    ").split("\n")
+        if text := "\n".join(map(visible, lines)):
+            self._stream(text)
             self._streamed = True
 
     def _on_message_end(self, event: Event) -> None:
@@ -179,6 +191,7 @@ class HumanView:
             self._line(f"  {line}", "red" if event.get("isError") else "dim", cut=True)
         if len(lines) > TOOL_LINES:
             self._line(f"  {self._more} {len(lines) - TOOL_LINES} more lines", "dim")
+            self._left_out = True
 
     def _on_auto_retry_start(self, event: Event) -> None:
         delay = event.get("delayMs")
@@ -192,24 +205,56 @@ class HumanView:
     def _columns(self) -> int:
         return self._width or shutil.get_terminal_size((100, 24)).columns
 
-    def _end_text(self) -> None:
-        if self._in_text:
-            self._out.write("\n")
-            self._in_text = False
-
-    def _line(self, text: str, style: str = "", *, cut: bool = False) -> None:
-        self._end_text()
-        shown = visible(text.replace("\t", "    "))
-        if cut:
-            shown = self._fit(shown, self._columns() - 1)
-        codes = {"dim": "2", "bold": "1", "red": "31", "green": "32"}
-        if self._color and style:
-            shown = f"\x1b[{codes[style]}m{shown}\x1b[0m"
-        self._out.write(shown + "\n")
+    def _stream(self, text: str, *, is_end: bool = False) -> None:
+        """Show text as it comes. Near the edge a word waits until it is whole, to see whether it fits."""
+        room = self._columns() - 1
+        begun = self._column > 0 and not self._held and self._in_word
+        pieces = re.findall(r"\n| +|[^ \n]+", self._held + text)
+        self._held = ""
+        for number, piece in enumerate(pieces):
+            width = cells(piece)
+            is_word = piece[0] not in " \n"
+            if is_word and self._wraps and self._column and not (begun and number == 0):
+                if number == len(pieces) - 1 and not is_end and width < WORD and self._column + width + WORD > room:
+                    self._held = piece
+                    break
+                if self._column + width > room:
+                    self._out.write("\n")
+                    self._column = 0
+            self._out.write(piece)
+            self._column = 0 if piece == "\n" else self._column + width
+            self._in_word = is_word
         self._out.flush()
 
-    def _field(self, name: str, value: str) -> None:
-        self._line(f"{name:<10} {value}")
+    def _end_text(self) -> None:
+        if self._held:
+            self._stream("", is_end=True)
+        if self._column:
+            self._out.write("\n")
+            self._column = 0
+
+    def _line(self, text: str, style: str = "", *, cut: bool = False, whole: bool = False) -> None:
+        """One line: `cut` to the width, or `whole` whatever the width, or broken between words."""
+        self._end_text()
+        shown = visible(text.replace("\t", "    "))
+        room = self._columns() - 1
+        if cut:
+            lines = [self._fit(shown, room, at_blank=True)]
+        else:
+            lines = [shown] if whole or not self._wraps else wrapped(shown, room)
+        codes = {"dim": "2", "bold": "1", "red": "31", "green": "32"}
+        for line in lines:
+            if self._color and style:
+                line = f"\x1b[{codes[style]}m{line}\x1b[0m"
+            self._out.write(f"{self._start}{line}\n")
+        self._out.flush()
+
+    def _field(self, name: str, value: str, *, whole: bool = False) -> None:
+        lines = [value]
+        if self._wraps and not whole:
+            lines = wrapped(visible(value), max(self._columns() - 1 - NAME_COLUMNS, NEAR))
+        for number, line in enumerate(lines):
+            self._line(f"{name if number == 0 else '':<{NAME_COLUMNS - 1}} {line}", whole=True)
 
     def _list(self, name: str, items: list[str], rest: int, none: str = "") -> None:
         """Items in lines that fit the width, under one name."""
@@ -223,8 +268,8 @@ class HumanView:
         for number, line in enumerate(lines):
             self._field(name if number == 0 else "", line)
 
-    def _fit(self, text: str, room: int) -> str:
-        """`text`, escaped, cut at the end to `room` columns."""
+    def _fit(self, text: str, room: int, *, at_blank: bool = False) -> str:
+        """`text`, escaped, cut at the end to `room` columns; `at_blank` where one is near."""
         shown = visible(text)
         if cells(shown) <= room:
             return shown
@@ -234,6 +279,9 @@ class HumanView:
             if used > room:
                 break
             kept += char
+        head, blank, tail = kept.rpartition(" ")
+        if at_blank and blank and head.strip() and cells(tail) <= NEAR:
+            kept = head + blank
         return kept + self._more
 
 
@@ -243,6 +291,17 @@ def make_view(*, as_json: bool, environ: Mapping[str, str]) -> View:
         return JsonView()
     color = sys.stdout.isatty() and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
     return HumanView(sys.stdout, color=color)
+
+
+def wrapped(text: str, room: int) -> list[str]:
+    """`text` in lines of at most `room` columns, broken at blanks. A word that is longer stays whole."""
+    lines, line = [], ""
+    for word in re.split(r"(?<= )(?=[^ ])", text):
+        if line.strip() and cells(line + word.rstrip()) > room:
+            lines.append(line.rstrip())
+            line = ""
+        line += word
+    return [*lines, line]
 
 
 def cells(text: str) -> int:

@@ -43,6 +43,8 @@ def failed(result: Result, code: int) -> str:
         (["--model"], "--model"),
         (["--prompt-file", "none.txt"], "none.txt"),
         (["--prompt-file", "here.txt", "and here"], "not both"),
+        (["--model", "demo", ""], "the prompt is empty"),
+        (["--model", "demo", " \n\t"], "the prompt is empty"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -55,8 +57,6 @@ def test_wrong_options(project: Project, args: list[str], words: str) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--model", "demo", ""], "the prompt is empty"),
-        (["--model", "demo", " \n\t"], "the prompt is empty"),
         (["--model", "nonsense", "x"], "provider/model"),
         (["--model", "/x", "x"], "provider/model"),
         (["--model", "--json/x", "x"], "provider/model"),
@@ -166,7 +166,7 @@ def test_a_prompt_from_each_place(project: Project) -> None:
         result = project.impyard("run", "--model", "demo", *args, stdin=stdin)
         assert result.code == 0, result
         assert result.file("answer.txt") == answer
-    assert "the prompt is empty" in failed(project.impyard("run", "--model", "demo", stdin=b""), 125)
+    assert "the prompt is empty" in failed(project.impyard("run", "--model", "demo", stdin=b""), 2)
 
 
 STRANGE = "mein prójekt: 火, \"a\" 'b' $HOME `c` %20 \\ (1)=x"

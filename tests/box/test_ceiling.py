@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -227,12 +228,45 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["run", "--model", "demo", WAITING], b"interrupted before the agent started"),
+        (["prove"], b"interrupted: nothing was proved"),
+    ],
+    ids=["run", "prove"],
+)
+def test_an_early_ctrl_c_is_answered_and_leaves_no_empty_line(
+    project: Project, command: list[str], words: bytes
+) -> None:
+    with engine_proxy(hold="/info") as proxy:
+        project.env["DOCKER_HOST"] = proxy.host
+        process, terminal = project.on_terminal(*command)
+        try:
+            assert proxy.held.wait(60), proxy.calls
+            os.write(terminal, b"\x03")
+            shown = read_until(terminal, b"^C")
+            proxy.release()
+            while more := _read(terminal):
+                shown += more
+        finally:
+            os.close(terminal)
+    assert process.wait(60) == 130
+    assert words in shown and b"Traceback" not in shown
+    assert not shown.endswith(b"\n\r\n"), shown
+
+
 def test_output_that_nobody_reads_any_more_ends_the_run(project: Project) -> None:
-    """`impyard run … | head -1`."""
-    process = project.start(
-        "run", "--model", "demo", WAITING.replace("sleep", "for i in 1 2 3 4; do echo $i; sleep 1; done; sleep")
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(30) == 130
+    """`impyard run … | head -1`, and with a reader that goes before the box starts."""
+    waiting = WAITING.replace("sleep", "for i in 1 2 3 4; do echo $i; sleep 1; done; sleep")
+    for lines in (1, 0):
+        process = project.start("run", "--model", "demo", waiting)
+        assert process.stdout is not None and process.stderr is not None
+        for _ in range(lines):
+            process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(30) == 130
+        assert process.stderr.read() == b"nobody reads the output any more: ending the run\n"
+    (folder,) = project.run_folders()  # of the first: the second had no box
+    receipt = json.loads((folder / "run.json").read_bytes())
+    assert (receipt["exit_reason"], receipt["error"]) == ("interrupted", "nobody reads the output any more")

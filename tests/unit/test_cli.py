@@ -208,7 +208,7 @@ def test_without_standard_error_a_command_does_its_work(shell: Shell, error: str
 
 def test_a_closed_standard_input_is_an_empty_one(shell: Shell) -> None:
     status, err = shell("impyard run <&-")
-    assert status == 125
+    assert status == 2
     assert "the prompt is empty" in err
 
 
@@ -255,7 +255,7 @@ def test_the_prompt_comes_from_a_file_or_from_standard_input(monkeypatch: pytest
 
 
 def test_an_empty_prompt_or_two_of_them_are_refused() -> None:
-    with pytest.raises(ImpyardError, match="empty"):
+    with pytest.raises(click.UsageError, match="empty"):
         run_cmd.read_prompt((" \n",), None)
     with pytest.raises(ImpyardError, match="zero byte"):
         run_cmd.read_prompt((), io.BytesIO(b"a\0b"))

@@ -142,7 +142,7 @@ def test_nothing_that_a_terminal_obeys_gets_through(char: str) -> None:
     screen.view.event(f"a{char}b".encode("utf-8", "surrogatepass"), None)
     screen.view.denied(denial(host=f"a{char}b", path=f"/a{char}b"))
     screen.view.note(f"a{char}b")
-    screen.view.closing(receipt(error=f"a{char}b", files=[{"path": f"a{char}b", "bytes": 1}]), "look")
+    screen.view.closing(receipt(error=f"a{char}b", files=[{"path": f"a{char}b", "bytes": 1}]), "look", "log")
     assert all(letter.isprintable() or letter == "\n" for letter in screen.text)
 
 
@@ -190,6 +190,7 @@ def test_the_summary_says_how_it_ended_what_it_left_and_what_was_denied(width: i
     screen.view.closing(
         receipt(files=files, files_more=5, decisions=counts, exit_reason="ceiling"),
         "impyard decisions --run 20261129-120000-ab12 --denied",
+        "stdout.jsonl",
     )
     text = screen.text
     assert screen.lines[0].startswith("── stopped at its ceiling in 3.2 s ─")
@@ -204,9 +205,77 @@ def test_the_summary_says_how_it_ended_what_it_left_and_what_was_denied(width: i
 
 def test_a_summary_without_denials_names_no_command() -> None:
     screen = Screen()
-    screen.view.closing(receipt(), "look here")
-    assert "look here" not in screen.text
+    screen.view.closing(receipt(), "look here", "stdout.jsonl")
+    assert "look here" not in screen.text and "stdout.jsonl" not in screen.text
     assert "none new or changed" in screen.text
+
+
+def test_where_the_rest_of_a_long_output_is_stands_in_the_summary_once() -> None:
+    screen = Screen()
+    for _ in range(2):
+        screen.tool("bash", {"command": "seq 99"}, "\n".join(map(str, range(99))))
+    screen.view.closing(receipt(), "look", "/p/runs/20261129-120000-ab12/stdout.jsonl")
+    assert screen.text.count("87 more lines") == 2
+    assert screen.lines.count("log        /p/runs/20261129-120000-ab12/stdout.jsonl") == 1
+
+
+TEXT = "I am impyard's demo model: a script, not a language model. Step 1 of 1: write answer.txt\n\n    and so on"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 200])
+@pytest.mark.parametrize("width", [24, 40, 80])
+def test_streamed_text_is_broken_between_words_however_it_comes(width: int, size: int) -> None:
+    screen = Screen(width)
+    screen.say(*(TEXT[at : at + size] for at in range(0, len(TEXT), size)))
+    assert all(cells(line.rstrip()) < width for line in screen.lines), screen.lines
+    assert screen.text.split() == TEXT.split()
+    assert "    and so on" in screen.lines and "" in screen.lines
+    if width == 80:
+        assert screen.lines[0].rstrip() == TEXT[: TEXT.index(" answer")]
+
+
+@pytest.mark.parametrize("width", [24, 40])
+def test_narrow_terminals_break_and_cut_between_words(width: int) -> None:
+    screen = Screen(width)
+    screen.view.opening("20261129-120000-ab12", "demo/demo", "/p", 1800)
+    screen.view.note("the decision log cannot be written, so every request is denied: no space left on device")
+    screen.tool(
+        "bash", {"command": "echo and then some more of these words"}, "one two three four five six seven eight"
+    )
+    screen.view.denied(denial())
+    error = "the agent needed more memory than its 64 MiB; --memory gives it more"
+    screen.view.closing(receipt(error=error), "look", "log")
+    assert all(cells(line) < width or " " not in line[11:] for line in screen.lines), screen.lines
+    cut = [line for line in screen.lines if line.endswith("…")]
+    assert len(cut) == 2 and all(line[-2] == " " for line in cut), cut
+    assert " ".join(error.split()) in " ".join(screen.text.split())
+
+
+def test_a_long_word_is_left_to_the_terminal() -> None:
+    screen = Screen(40)
+    screen.say("see ", "/a/very/long/path", "/that/does/not/fit/into/a/line", " there")
+    assert "/a/very/long/path/that/does/not/fit/into/a/line" in screen.text
+
+
+def test_a_word_that_waits_at_the_edge_is_shown_in_the_end() -> None:
+    screen = Screen(40)
+    screen.event(type="message_update", assistantMessageEvent={"type": "text_delta", "delta": "x" * 30 + " wai"})
+    assert "wai" not in screen.text
+    screen.view.note("a note")
+    assert screen.lines == ["x" * 30 + " wai", "a note"]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_a_terminal_shows_of_a_key_is_written_over_and_lines_elsewhere_stay_whole() -> None:
+    terminal, file = _Terminal(), io.StringIO()
+    for out in (terminal, file):
+        HumanView(out, color=False).note("long " * 100)
+    assert terminal.getvalue().startswith("\rlong") and terminal.getvalue().count("\n") > 1
+    assert file.getvalue().count("\n") == 1 and "\r" not in file.getvalue()
 
 
 def test_colour_only_where_it_was_asked_for() -> None:
@@ -241,7 +310,7 @@ def test_the_json_view_passes_every_byte_and_nothing_else(capfdbinary: pytest.Ca
     view.opening("r", "m", "w", 1)
     view.event(line, None)
     view.denied(denial())
-    view.closing(receipt(), "look")
+    view.closing(receipt(), "look", "log")
     view.note("said")
     out, err = capfdbinary.readouterr()
     assert out == line + b"\n"
