@@ -16,6 +16,7 @@ from impyard.runner import removal
 from impyard.runner import runs as runs_
 from impyard.runner.project import find_root
 from impyard.runner.text import size_text, visible
+from impyard.runner.typed import command_line
 
 COLOURS = {"running": "cyan", "finished": "green", "?": "yellow", "unreadable": "yellow", "lost": "yellow"}
 MAX_DAYS = 36500
@@ -216,6 +217,8 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
         pairs.append(("receipt", run.fault))
     if run.doubt:
         pairs.append(("engine", run.doubt))
+    if receipt.get("prompt"):
+        pairs.append(("prompt", str(receipt["prompt"])))
     for name in ("error", "model", "started", "ended"):
         if receipt.get(name):
             pairs.append((name, str(receipt[name])))
@@ -229,6 +232,9 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
     for file in _sequence(receipt.get("files")):
         entry = _mapping(file)
         pairs.append(("  file", f"{entry.get('path')} ({size_text(int(entry.get('bytes') or 0))})"))
+    for name, path in (("transcript", run.paths.stdout), ("session", run.paths.session)):
+        if path.exists():
+            pairs.append((name, str(path)))
     policy = _mapping(receipt.get("policy"))
     if policy:
         names = ", ".join(str(name) for name in _sequence(policy.get("files")))
@@ -253,7 +259,7 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
     ):
         if value:
             pairs.append((name, str(value)))
-    pairs.append(("look", f"impyard decisions --run {run.id}"))
+    pairs.append(("look", command_line("decisions", "--run", run.id)))
     return pairs
 
 

@@ -17,12 +17,13 @@ from typing import Protocol, TextIO
 
 from impyard.runner.outcome import Event, text_of
 from impyard.runner.receipt import Receipt
-from impyard.runner.text import size_text, visible
+from impyard.runner.text import size_text, visible, wrapped
 
 TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
 SAME_DENIALS = 3  # of one kind shown one by one; the summary counts them all
 SUMMARY_FILES = 10
 SUMMARY_HOSTS = 8
+LEAST_COLUMNS = 24  # a terminal that is narrower breaks lines itself
 NAME_COLUMNS = 11  # of a line in the summary
 NEAR = 12  # columns: a cut goes to a blank that is so near
 WORD = 20  # columns: so close to the edge a streamed word waits for its end
@@ -203,7 +204,7 @@ class HumanView:
         self._line(f"{self._more} the conversation is long; pi sums it up", "dim")
 
     def _columns(self) -> int:
-        return self._width or shutil.get_terminal_size((100, 24)).columns
+        return max(self._width or shutil.get_terminal_size((100, 24)).columns, LEAST_COLUMNS)
 
     def _stream(self, text: str, *, is_end: bool = False) -> None:
         """Show text as it comes. Near the edge a word waits until it is whole, to see whether it fits."""
@@ -241,7 +242,7 @@ class HumanView:
         if cut:
             lines = [self._fit(shown, room, at_blank=True)]
         else:
-            lines = [shown] if whole or not self._wraps else wrapped(shown, room)
+            lines = [shown] if whole or not self._wraps else wrapped(shown, room).split("\n")
         codes = {"dim": "2", "bold": "1", "red": "31", "green": "32"}
         for line in lines:
             if self._color and style:
@@ -252,7 +253,7 @@ class HumanView:
     def _field(self, name: str, value: str, *, whole: bool = False) -> None:
         lines = [value]
         if self._wraps and not whole:
-            lines = wrapped(visible(value), max(self._columns() - 1 - NAME_COLUMNS, NEAR))
+            lines = wrapped(visible(value), self._columns() - 1 - NAME_COLUMNS).split("\n")
         for number, line in enumerate(lines):
             self._line(f"{name if number == 0 else '':<{NAME_COLUMNS - 1}} {line}", whole=True)
 
@@ -291,17 +292,6 @@ def make_view(*, as_json: bool, environ: Mapping[str, str]) -> View:
         return JsonView()
     color = sys.stdout.isatty() and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
     return HumanView(sys.stdout, color=color)
-
-
-def wrapped(text: str, room: int) -> list[str]:
-    """`text` in lines of at most `room` columns, broken at blanks. A word that is longer stays whole."""
-    lines, line = [], ""
-    for word in re.split(r"(?<= )(?=[^ ])", text):
-        if line.strip() and cells(line + word.rstrip()) > room:
-            lines.append(line.rstrip())
-            line = ""
-        line += word
-    return [*lines, line]
 
 
 def cells(text: str) -> int:

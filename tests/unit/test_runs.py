@@ -147,6 +147,23 @@ def test_a_run_is_found_by_its_id_the_beginning_of_it_and_last(project: Path, im
     assert "evil.test (2)" in result.out
 
 
+def test_show_tells_what_was_asked_and_where_every_word_of_the_answer_is(
+    project: Path, impyard: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = add_run(project, OLD)
+    receipt = {**json.loads(paths.receipt.read_bytes()), "prompt": "fix the failing \x1btest"}
+    paths.receipt.write_text(json.dumps(receipt))
+    before = impyard("runs", "show", OLD).out
+    paths.stdout.touch()
+    paths.session.mkdir(exist_ok=True)
+    monkeypatch.setenv("IMPYARD_COMMAND", "bin/impyard")
+    facts = dict(line.split(maxsplit=1) for line in impyard("runs", "show", OLD).out.splitlines())
+    assert facts["prompt"] == r"fix the failing \x1btest"
+    assert (facts["transcript"], facts["session"]) == (str(paths.stdout), str(paths.session))
+    assert "transcript" not in before, "the control: a run that never had a box"
+    assert facts["look"] == f"bin/impyard decisions --run {OLD}"
+
+
 @pytest.mark.parametrize(
     ("named", "said"),
     [
