@@ -16,6 +16,8 @@ from impyard.addon.rules import Entry, MatchFailed, Rule, Upstream
 
 __all__ = ["MAX_BYTES", "Entry", "MatchFailed", "Policy", "Rule", "Upstream", "load_policy", "read_policy"]
 
+OWN_FILE = "policies/gateway.yaml"  # a project's own; `impyard init` writes it
+
 
 class Policy:
     """All entries of one or more files, in order. Immutable once built.
@@ -95,8 +97,16 @@ def read_policy(contents: Sequence[tuple[Path, bytes]], *, root: Path | None = N
         entries += found
         faults += wrong
     if faults:
-        raise PolicyError(tuple(faults), hint="nothing is allowed until the policy is mended; no rule of it is used")
+        raise PolicyError(tuple(faults), hint=_mend(faults))
     return Policy(entries, f"sha256:{digest.hexdigest()}")
+
+
+def _mend(faults: Sequence[Fault]) -> str:
+    where = "the file" if not faults[0].line else "that line" if len(faults) == 1 else "these lines"
+    hint = f"edit {where}: until the whole policy is right, nothing is allowed"
+    if any(fault.file == OWN_FILE for fault in faults):
+        hint += "; `impyard init --force` writes the shipped one anew"
+    return hint
 
 
 def shown(path: Path, root: Path | None) -> str:

@@ -19,9 +19,11 @@ import click
 from impyard.addon.errors import ImpyardError
 from impyard.runner import streams
 from impyard.runner.streams import OutputError
+from impyard.runner.text import columns_of, wrapped
 
 INTERRUPTED = 130
 READER_GONE = 141  # what a shell shows for other tools whose reader has gone: 128 + SIGPIPE
+INDENT = "  "  # before the second line of a long error
 REFUSED = 125  # the status that `docker run` uses when nothing was started
 
 
@@ -43,6 +45,13 @@ COMMANDS: dict[str, Entry] = {
     "gateway": Entry("impyard.runner.gateway_cmd:gateway", "Run the judge alone, as a proxy for other tools."),
     "image": Entry("impyard.runner.image_cmd:image", "Build the image of the box."),
 }
+
+
+EXAMPLES = (
+    ('impyard run --model demo "write 4 to answer.txt"', "see it work, without a key"),
+    ('impyard run "fix the failing test"', "with the model of your pi settings"),
+    ("impyard decisions --denied", "what was refused, and by which rule"),
+)
 
 
 class LazyGroup(click.Group):
@@ -70,6 +79,15 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"no such command '{name}'{proposal}", ctx)
         return super().resolve_command(ctx, args)
 
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            # Too narrow for both columns, the second goes below the first.
+            formatter.write_dl(
+                EXAMPLES, col_max=max(len(command) for command, _ in EXAMPLES) if formatter.width > 80 else 8
+            )
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
@@ -86,13 +104,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
 )
 def root() -> None:
-    """Run a coding agent in a locked box whose every request is judged by rules you can read.
-
-    \b
-    impyard run --model demo "write 4 to answer.txt"    see it work, without a key
-    impyard run "fix the failing test"                  with the model of your pi settings
-    impyard decisions --denied                          what was refused, and by which rule
-    """
+    """Run a coding agent in a locked box whose every request is judged by rules you can read."""
 
 
 def version() -> str:
@@ -107,8 +119,9 @@ def version() -> str:
 
 def print_error(message: str, hint: str | None = None) -> None:
     """Print `error:` and `hint:` lines on stderr. Every error that a person sees comes through here."""
+    columns = columns_of(sys.stderr)
     lines = [f"error: {line}" for line in message.splitlines()] + ([f"hint: {hint}"] if hint else [])
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.write("".join(f"{wrapped(line, columns, INDENT)}\n" for line in lines))
     sys.stderr.flush()
 
 

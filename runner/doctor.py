@@ -21,7 +21,7 @@ from typing import Any, Literal
 import click
 
 from impyard.addon.errors import ImpyardError, PolicyError
-from impyard.runner.text import size_text, visible
+from impyard.runner.text import columns_of, size_text, visible, wrapped
 
 Status = Literal["ok", "warn", "fail"]
 PYTHON = (3, 12)
@@ -70,6 +70,7 @@ def examine(project: Path | None) -> Iterator[Check]:
         ("mitmproxy", _mitmproxy),
         ("docker", _docker),
         ("authority", _authority),
+        ("project", lambda: _project(project)),
         ("policy", lambda: _policy(project)),
         ("credentials", _credentials),
         ("disk", lambda: _disk(project)),
@@ -84,13 +85,13 @@ def examine(project: Path | None) -> Iterator[Check]:
 
 
 def _print(check: Check) -> None:
+    columns, indent = columns_of(sys.stdout), " " * 19
     status = click.style(f"{check.status:<4}", fg=COLOURS[check.status])
-    lines = check.found.splitlines() or [""]
-    click.echo(f"{status}  {check.name:<12} {visible(lines[0])}")
-    for line in lines[1:]:
-        click.echo(f"{'':19}{visible(line)}")
+    found = [wrapped(indent + visible(line), columns) for line in check.found.splitlines() or [""]]
+    click.echo(f"{status}  {check.name:<13}" + "\n".join(found).lstrip())
     if check.mend:
-        click.echo(f"{'':19}{click.style('mend:', bold=True)} {visible(check.mend)}")
+        mend = wrapped(f"{indent}mend: {visible(check.mend)}", columns)
+        click.echo(mend.replace("mend:", click.style("mend:", bold=True), 1))
 
 
 def _system() -> Iterator[Check]:
@@ -170,6 +171,15 @@ def _authority() -> Iterator[Check]:
         yield Check("authority", "ok", found)
 
 
+def _project(project: Path | None) -> Iterator[Check]:
+    from impyard.certs.authority import default_dir
+    from impyard.runner.project import check_root, find_root
+
+    root = find_root(project)
+    check_root(root, (default_dir(),))  # raises for what no run takes
+    yield Check("project", "ok", str(root))
+
+
 def _policy(project: Path | None) -> Iterator[Check]:
     from impyard.addon.policy import load_policy
     from impyard.runner.project import find_root
@@ -182,7 +192,7 @@ def _policy(project: Path | None) -> Iterator[Check]:
     try:
         policy = load_policy([path], root=root)
     except PolicyError as exc:
-        yield Check("policy", "fail", exc.message, exc.hint or f"edit {path}: until it loads, everything is denied")
+        yield Check("policy", "fail", exc.message, exc.hint or "impyard init --force")
         return
     count = len(policy.entries)
     yield Check("policy", "ok", f"{path}, {count} {'entry' if count == 1 else 'entries'}, {policy.hash[:19]}…")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import click
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.text import beside, columns_of
 
 POLICY = Path("policies/gateway.yaml")
 # Not gateway.yaml: in a checkout that is the policy in force, which its user edits.
@@ -47,10 +49,11 @@ def init(project: Path | None, force: bool) -> int:
     root = find_root(project)
     check_root(root, (default_dir(),))  # what no run would take gets no policy either
     steps = write_project(root, force=force)
+    columns = columns_of(sys.stdout)
     click.echo(f"project {root}")
-    width = max(len(step.what) for step in steps)
+    width = max(len(step.what) for step in steps) + 14
     for step in steps:
-        click.echo(f"  {step.verb:<10}{step.what:<{width}}  {step.note}".rstrip())
+        click.echo(beside(f"  {step.verb:<10}{step.what}", step.note, width, columns))
     if any(step.verb == "kept" for step in steps):
         raise ImpyardError(
             f"{POLICY} is there already and differs from the shipped policy, so it was kept",
@@ -62,7 +65,7 @@ def init(project: Path | None, force: bool) -> int:
         ('impyard run --model demo "write 4 to answer.txt"', "see it work, without a key"),
         (f"$EDITOR {POLICY}", "say what the agent may reach"),
     ):
-        click.echo(f"  {command:<50}{why}")
+        click.echo(beside(f"  {command}", why, 52, columns))
     return 0
 
 

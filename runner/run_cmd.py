@@ -128,7 +128,6 @@ def run(
 
     The prompt may also come from standard input (a pipe, or `-`). Its files land in runs/<id>/workspace.
 
-    \b
     Exit status: 0 the agent did its work, 1 it ended with an error, 2 wrong usage, 124 ceiling,
     125 refused to start, 126 lost its gateway, 130 interrupted, 137 out of memory.
     """

@@ -44,7 +44,10 @@ def runs(ctx: click.Context, project: Path | None) -> int:
 )
 @click.option("--json", "as_json", is_flag=True, help="The receipts as JSON, one per line, each with its `state`.")
 def list_command(project: Path | None = None, count: int = 20, as_json: bool = False) -> int:
-    """List the runs, newest last: id, state, duration, decisions, model."""
+    """List the runs, newest last.
+
+    Each with its id, state, duration, decisions and model.
+    """
     root = _root(project)
     known = runs_.ids(root)
     found = runs_.look(root, known[:count][::-1])
@@ -76,7 +79,7 @@ def _say_older(known: int, count: int) -> None:
 @_project
 @click.option("--json", "as_json", is_flag=True, help="The receipt as it is.")
 def show_command(run: str, project: Path | None, as_json: bool) -> int:
-    """Show what is known of RUN (default: the newest)."""
+    """Show what is known of RUN, else of the newest."""
     root = _root(project)
     [found] = runs_.look(root, [runs_.resolve(root, run)])
     if as_json:
@@ -97,7 +100,10 @@ def show_command(run: str, project: Path | None, as_json: bool) -> int:
 @_project
 @click.option("--all", "every", is_flag=True, help="Every running run of this project.")
 def stop_command(run: Sequence[str], project: Path | None, every: bool) -> int:
-    """End RUN and wait until its box is gone."""
+    """End RUN, and wait for it.
+
+    When the command returns, its box is gone.
+    """
     root = _root(project)
     if bool(run) == every:
         raise click.UsageError("name the runs to stop, or give --all")
@@ -127,8 +133,10 @@ def stop_command(run: Sequence[str], project: Path | None, every: bool) -> int:
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="All but the N newest.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def prune_command(project: Path | None, days: float | None, keep: int | None, yes: bool) -> int:
-    """Remove the folders of ended runs, with the workspaces in them: what the agents wrote is gone then. With both
-    options, only runs that both would remove.
+    """Remove the folders of ended runs.
+
+    The workspaces in them go too: what the agents wrote is gone then. With both options, only runs that both would
+    remove.
 
     A running run is never removed, nor are the logs: runs/decisions.jsonl keeps every line.
     """

@@ -91,6 +91,15 @@ def test_a_broken_policy_fails_with_file_line_and_column(project: Path, examine:
     policy = examine()[1]["policy"]
     assert policy["status"] == "fail"
     assert "policies/gateway.yaml:2:" in policy["found"]
+    assert "edit " in policy["mend"] and "impyard init --force" in policy["mend"]
+
+
+def test_a_project_that_no_run_takes_fails(project: Path, examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert examine()[1]["project"]["status"] == "ok"
+    monkeypatch.setenv("HOME", str(project))
+    check = examine()[1]["project"]
+    assert check["status"] == "fail"
+    assert "home folder" in check["found"] and "--project" in check["mend"]
 
 
 def test_an_authority_that_is_not_made_yet_is_fine(examine: Examine) -> None:

@@ -45,6 +45,19 @@ def test_a_broken_file_is_refused_with_every_fault_and_its_place(path: Path) -> 
     assert caught.value.hint
 
 
+def test_the_hint_says_what_to_do(tmp_path: Path) -> None:
+    own, other = tmp_path / "policies" / "gateway.yaml", tmp_path / "other.yaml"
+    own.parent.mkdir()
+    for path, anew in ((own, True), (other, False)):
+        for text, where in (("a: 1\nb: 1\n", "these lines"), ("networkPolicies: 1\n", "that line"), ("", "the file")):
+            path.write_text(text)
+            with pytest.raises(PolicyError) as caught:
+                load_policy([path], root=tmp_path)
+            assert caught.value.hint is not None
+            assert f"edit {where}" in caught.value.hint
+            assert ("`impyard init --force` writes the shipped one anew" in caught.value.hint) == anew
+
+
 def test_every_broken_file_has_its_messages() -> None:
     assert len(BROKEN) > 20
     assert {path.stem for path in BROKEN} == {path.stem for path in BROKEN[0].parent.glob("*.txt")}

@@ -1,0 +1,79 @@
+"""What is printed for people fits their terminal, and no word of it is cut. (Escapes: tests of each view.)"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+import impyard as package
+from impyard.runner.cli import COMMANDS
+from impyard.runner.text import beside, wrapped
+
+CHECKOUT = Path(str(package.__file__)).parent.parent
+
+
+def test_a_line_is_broken_between_words_only() -> None:
+    text = "mend: a/very/long/path/that/is/to/be/copied and some-words behind it"
+    assert wrapped(text, None) == wrapped(text, 200) == text
+    lines = wrapped(text, 20, "  ").splitlines()
+    assert lines == ["mend:", "  a/very/long/path/that/is/to/be/copied", "  and some-words", "  behind it"]
+
+
+def test_a_wrapped_line_keeps_its_indent() -> None:
+    assert wrapped("    one two three", 11) == "    one two\n    three"
+
+
+def test_a_note_goes_below_when_it_does_not_fit_beside() -> None:
+    assert beside("  wrote  a", "why", 14, 40) == "  wrote  a    why"
+    assert beside("  wrote  a", "why", 14, 12) == "  wrote  a\n    why"
+    assert beside("  wrote  a", "", 14, 40) == "  wrote  a"
+
+
+def in_terminal(columns: int, folder: Path, *words: str) -> list[str]:
+    """The lines that `impyard` shows in a terminal of this width, standard error too, without colours."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"PYTHONPATH": str(CHECKOUT)}
+    env |= {"HOME": str(folder), "IMPYARD_DATA_DIR": str(folder / "data"), "DOCKER_HOST": f"unix://{folder}/none.sock"}
+    command = [sys.executable, "-m", "impyard", *words]
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, cwd=folder, env=env)
+    os.close(slave)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux: the last process has closed the other side
+        while data := os.read(master, 4096):
+            shown += data
+    os.close(master)
+    process.wait(30)
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r", "").splitlines()
+
+
+PATHS = re.compile(r"\S*/\S{20,}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--help",
+        *(f"{name} --help" for name in COMMANDS),
+        *("runs list --help", "runs prune --help", "image build --help"),
+        *("doctor", "init", "init --project project", "run --nonsense", "runs show 20260101-000000-aaaa"),
+    ],
+)
+def test_what_people_read_fits_sixty_columns_and_loses_no_word(words: str, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    narrow = in_terminal(60, tmp_path, *words.split())
+    assert [line for line in narrow if len(line) > 60 and not PATHS.search(line)] == []
+    wide = in_terminal(500, tmp_path, *words.split())
+    if words.startswith("init --project"):  # the first time, it wrote
+        wide = [line.replace("unchanged", "wrote") for line in wide]
+    assert " ".join(narrow).split() == " ".join(wide).split()
