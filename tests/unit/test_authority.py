@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.certs.authority import CERT_FILE, KEY_FILE, box_bundle, ensure_authority, inspect, upstream_roots
+from impyard.certs.authority import (
+    CERT_FILE,
+    KEY_FILE,
+    box_bundle,
+    default_dir,
+    ensure_authority,
+    inspect,
+    upstream_roots,
+)
 
 
 def _fingerprint(directory: str) -> str:
@@ -26,6 +34,18 @@ def test_it_is_minted_once_and_stays(tmp_path: Path) -> None:
 def test_runs_started_together_mint_one(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         assert len(set(pool.map(_fingerprint, [str(tmp_path / "ca")] * 8))) == 1
+
+
+def test_a_home_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "hoem"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("IMPYARD_DATA_DIR", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    with pytest.raises(ImpyardError, match="hoem' does not exist"):
+        ensure_authority(default_dir())
+    assert not home.exists()
+    home.mkdir()
+    assert ensure_authority(default_dir()).cert_path.is_relative_to(home)
 
 
 def test_the_key_is_for_its_owner_alone(tmp_path: Path) -> None:
