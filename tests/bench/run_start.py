@@ -57,6 +57,8 @@ class Place:
         self._started = 0
         # The user's own authority stays as it is; the demo model needs no key, so none may come from here.
         self.environment = {**os.environ, "IMPYARD_DATA_DIR": str(folder / "data")}
+        # Like any start but the first, and all of those that bin/impyard makes, these find impyard's code compiled.
+        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def prepare(self) -> None:
         """Make the project, and the image and the authority by a first run. Raises RuntimeError when that fails."""

@@ -16,7 +16,7 @@ def test_an_agent_that_runs_out_of_memory(project: Project) -> None:
     assert result.code == 137, result
     assert (result.receipt["exit_reason"], result.receipt["exit_status"]) == ("out-of-memory", 137)
     assert result.receipt["limits"]["memory"] == 64 * 1024**2
-    assert "memory" in result.out
+    assert "out of memory" in result.out and "64 MiB; --memory gives it more" in result.out
 
 
 def test_a_command_that_runs_out_of_memory_is_killed_alone(project: Project) -> None:
