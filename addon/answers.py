@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from impyard.addon.judge import Decision
@@ -25,6 +26,11 @@ _RETRIED = re.compile(
     r"(?:server|internal|network|connection).?error|connection.?(?:refused|lost|closed)|time.?out|timed out|terminated|"
     r"ended without|upstream.?(?:connect|request)|retry|websocket.?(?:closed|error)|getaddrinfo|ENOTFOUND|ECONN|EPIPE",
     re.IGNORECASE,
+)
+
+# What messages of the network stack say in brackets: numbers of errors, and addresses; and addresses without.
+_ADDRESSES = re.compile(
+    r"\([^()]*\)|\[[^\[\]]*\]|[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?::[0-9]+)?|[0-9a-f]*:[0-9a-f:]*:[0-9a-f.]*", re.I
 )
 
 
@@ -65,8 +71,10 @@ def denial(decision: Decision, decision_id: str | None, *, user_agent: str = "",
 def upstream_failure(message: str, *, host: str, decision_id: str | None) -> Answer:
     """The answer when an allowed request got no usable answer from its origin: status 502.
 
-    `message` comes from the network stack; it goes to the agent, capped.
+    `message` comes from the network stack; it goes to the agent without addresses, which may be of the inside, and
+    capped.
     """
+    message = " ".join(_ADDRESSES.sub("", message).split())
     sentence = f"The request was allowed, but {host} could not be reached or gave no usable answer: {message[:300]}"
     body = {"error": sentence, "message": sentence, "reason": "upstream", "host": host, "decision": decision_id}
     headers = {"x-impyard-verdict": "allow", "x-impyard-reason": "upstream", "cache-control": "no-store"}
@@ -96,9 +104,15 @@ def raw_http1(answer: Answer) -> bytes:
 
 
 def _line(at: str | None) -> str | None:
-    """`file:6` as `file:L6`: a number that stands alone could be one of those that pi retries."""
-    file, _, line = (at or "").rpartition(":")
-    return f"{file}:L{line}" if file and line.isdigit() else at
+    """`file:6` as `file:L6`: a number that stands alone could be one of those that pi retries.
+
+    A file outside of the project is named without its folder: the box learns nothing of the host's.
+    """
+    if at is None:
+        return None
+    file, _, line = at.rpartition(":") if at.rpartition(":")[2].isdigit() else (at, "", "")
+    name = PurePath(file).name if file.startswith("/") else file
+    return f"{name}:L{line}" if line else name
 
 
 def _answer(status: int, headers: dict[str, str], body: dict[str, Any], *, plain: bool = False) -> Answer:

@@ -7,6 +7,7 @@ and an error anywhere inside ends the connection: the core alone would log it an
 from __future__ import annotations
 
 import asyncio
+import collections
 import inspect
 import logging
 import os
@@ -16,14 +17,15 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from mitmproxy import options as moptions
 from mitmproxy.connection import Client, Connection, ConnectionState, Server
-from mitmproxy.proxy import commands, mode_specs, server
+from mitmproxy.proxy import commands, events, mode_specs, server
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import modes
 
+from impyard.addon.backpressure import GatedReader, Gates
 from impyard.addon.errors import ImpyardError
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,8 @@ Handlers = Mapping[str, tuple[Callable[..., Any], ...]]
 
 # A box has pids_limit processes; this bounds what they can hold open together.
 MAX_CONNECTIONS = 1024
+# How long the connections of a client that is gone may take to end by themselves.
+CLEAR_UP_S = 5.0
 # A unix peer has no address, and the core formats one wherever it logs.
 NOWHERE = ("127.0.0.1", 0)
 
@@ -47,6 +51,12 @@ class DoorMode(mode_specs.ProxyMode):
             raise ValueError("a door belongs to a run")
 
 
+class DoorClient(Client):
+    """A client whose layers can say how much waits for somebody."""
+
+    gates: Gates
+
+
 class DoorConnection(server.ConnectionHandler):
     """One connection from the box, or from whoever speaks to the gateway."""
 
@@ -58,7 +68,7 @@ class DoorConnection(server.ConnectionHandler):
         mode: mode_specs.ProxyMode,
         handlers: Handlers,
     ) -> None:
-        client = Client(
+        client = DoorClient(
             transport_protocol="tcp",
             peername=writer.get_extra_info("peername") or NOWHERE,
             sockname=writer.get_extra_info("sockname") or NOWHERE,
@@ -68,9 +78,45 @@ class DoorConnection(server.ConnectionHandler):
         )
         context = Context(client, options)
         super().__init__(context)
+        # The core's five would make the sixth long stream of an HTTP/2 client wait; a client may open a hundred.
+        self.max_conns = collections.defaultdict(lambda: asyncio.Semaphore(100))
+        self.gates = client.gates = Gates()
+        self._over = False
         self._handlers = handlers
         self.layer = modes.HttpProxy(context)
         self.transports[client] = server.ConnectionIO(handler=None, reader=reader, writer=writer)
+
+    async def handle_client(self) -> None:
+        """Serve the client to its end; nothing of it is left afterwards."""
+        try:
+            await super().handle_client()
+        finally:
+            self._over = True
+            running = [io.handler for io in self.transports.values() if io.handler and not io.handler.done()]
+            for handler in running:
+                handler.cancel("the client is gone")
+            if running:
+                await asyncio.wait(running, timeout=CLEAR_UP_S)
+            # The core forgets a connection whose task was cancelled while it waited for its turn.
+            self.abort()
+            self.transports.clear()
+
+    async def open_connection(self, command: commands.OpenConnection) -> None:
+        """Dial, unless the client is gone."""
+        if self._over:
+            self.transports.pop(command.connection, None)
+            command.connection.error = "the client is gone"
+            await self.server_event(events.OpenConnectionCompleted(command, command.connection.error))
+            return
+        await super().open_connection(command)
+
+    async def handle_connection(self, connection: Connection) -> None:
+        """Read a connection to its end, no faster than the other side takes it."""
+        io = self.transports[connection]
+        gate = self.gates.uploads if connection is self.client else self.gates.downloads
+        if isinstance(io.reader, asyncio.StreamReader):
+            io.reader = cast(asyncio.StreamReader, GatedReader(io.reader, gate))  # the core only calls `read`
+        await super().handle_connection(connection)
 
     async def handle_hook(self, hook: commands.StartHook) -> None:
         # Handlers guard themselves; whatever still escapes ends the connection instead of being logged and forgotten.

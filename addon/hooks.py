@@ -18,10 +18,11 @@ from mitmproxy.connection import Client, Server
 from mitmproxy.net.http.http1 import expected_http_body_size
 from mitmproxy.net.tls import starts_like_tls_record
 from mitmproxy.proxy import layer, server_hooks
-from mitmproxy.proxy.layers import ClientTLSLayer, modes
+from mitmproxy.proxy.layers import modes
 from mitmproxy.proxy.layers.http import HTTPMode, HttpStream
 
 from impyard.addon import answers
+from impyard.addon.destination import Destination, Refusal
 from impyard.addon.errors import PolicyError
 from impyard.addon.failclosed import fail_closed
 from impyard.addon.judge import Decision, Verdict, denial, judge
@@ -30,8 +31,8 @@ from impyard.addon.policy import Policy
 from impyard.addon.record import Record
 from impyard.addon.request import CANARY_SUFFIX, Request, canonical_host
 from impyard.addon.resolve import PrivateAddress, Resolver, Unresolvable
-from impyard.addon.stream import Destination, JudgedHttpLayer, Refusal, RefusedLayer, to_response
-from impyard.addon.wire import looks_like_http, request_from, strip_for_origin
+from impyard.addon.stream import BoundedClientTls, JudgedHttpLayer, RefusedLayer
+from impyard.addon.wire import looks_like_http, request_from, strip_for_origin, to_response
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class JudgeAddon:
         self.resolver = resolver or Resolver()
         self.secret = secret
         self._undecided: dict[str, asyncio.TimerHandle] = {}
+        self._begun: dict[str, dict[str | None, Notes]] = {}  # by client and decision: what was let go
 
     # -- connections and layers -------------------------------------------------------------------------------------
 
@@ -81,7 +83,7 @@ class JudgeAddon:
         if in_tunnel and starts_like_tls_record(data):
             self._decided(context.client)
             context.server.tls = True  # what comes out of this TLS is https
-            next_layer.layer = ClientTLSLayer(context)
+            next_layer.layer = BoundedClientTls(context)
             return
         if context.client.alpn == b"h2" and not at_the_door and not in_tunnel:
             plausible: bool | None = True
@@ -92,7 +94,7 @@ class JudgeAddon:
         self._decided(context.client)
         if plausible:
             mode = HTTPMode.regular if at_the_door else HTTPMode.transparent
-            next_layer.layer = JudgedHttpLayer(context, mode, notes_of)
+            next_layer.layer = JudgedHttpLayer(context, mode)
             return
         host, port = context.server.address or ("", 0)
         self.refused(Refusal(context.client, host, port, "not-http", "only HTTP and TLS may pass"))
@@ -136,6 +138,8 @@ class JudgeAddon:
     @fail_closed
     def client_disconnected(self, client: Client) -> None:
         self._decided(client)
+        for notes in self._begun.pop(client.id, {}).values():
+            self.record.close(notes, None, "the client left")
 
     @fail_closed
     def server_connect(self, data: server_hooks.ServerConnectionHookData) -> None:
@@ -158,6 +162,7 @@ class JudgeAddon:
             port=refusal.port,
             path=refusal.path.partition("?")[0],
             query=refusal.path.partition("?")[2],
+            http=refusal.http,
         )
         decision, decision_id = self.record.decide(request, decision, "")
         refusal.answer = answers.denial(decision, decision_id)
@@ -230,7 +235,7 @@ class JudgeAddon:
             )
         elif failure is not None:
             self._answer(flow, answers.upstream_failure(failure, host=request.host, decision_id=decision_id))
-            self.record.close(notes, 502, failure)
+            self._close(flow, notes, 502, failure)
         else:
             self._let_go(flow, notes, address)
 
@@ -242,7 +247,8 @@ class JudgeAddon:
             assert address is not None
             tls, dialled = request.scheme == "https", (address, request.port)
         notes.destination = Destination(request.host, request.port, tls, upstream, dialled)
-        strip_for_origin(flow.request)
+        strip_for_origin(flow.request, request.host, request.port, request.scheme)
+        self._begun.setdefault(flow.client_conn.id, {})[notes.decision_id] = notes
         flow.request.stream = request.body_bytes is None or request.body_bytes > STREAM_OVER_BYTES
 
     def _answer(self, flow: http.HTTPFlow, answer: answers.Answer) -> None:
@@ -265,7 +271,7 @@ class JudgeAddon:
         if notes.destination is None:
             return  # our own answer
         if response.status_code == 101 and not notes.request.upgrade:
-            self.record.close(notes, 101, "the origin switched protocols unasked")
+            self._close(flow, notes, 101, "the origin switched protocols unasked")
             flow.kill()
             return
         size = expected_http_body_size(flow.request, response)
@@ -281,36 +287,32 @@ class JudgeAddon:
             notes.uploaded = len(flow.request.raw_content or b"")
         if not response.stream:
             notes.downloaded = len(response.raw_content or b"")
-        self.record.close(notes, response.status_code, None)
+        self._close(flow, notes, response.status_code, None)
 
     @fail_closed
     def error(self, flow: http.HTTPFlow) -> None:
         notes = notes_of(flow)
         if notes is not None and notes.destination is not None:
             status = flow.response.status_code if flow.response else None
-            self.record.close(notes, status, flow.error.msg if flow.error else "unknown")
+            self._close(flow, notes, status, flow.error.msg if flow.error else "unknown")
 
     @fail_closed
     def websocket_message(self, flow: http.HTTPFlow) -> None:
         notes = notes_of(flow)
         if notes is None or flow.websocket is None:
             raise RuntimeError("a WebSocket without a verdict")
-        message = flow.websocket.messages[-1]
-        if message.from_client:
-            notes.uploaded += len(message.content)
-            if notes.max_body is not None and notes.uploaded > notes.max_body:
-                message.drop()
-                self.record.close(notes, 101, f"the messages grew over max_body of {notes.max_body} bytes")
-                self.drop(flow.client_conn)
-        else:
-            notes.downloaded += len(message.content)
         flow.websocket.messages.clear()  # the core would keep every message until the end
 
     @fail_closed
     def websocket_end(self, flow: http.HTTPFlow) -> None:
         notes = notes_of(flow)
         if notes is not None:
-            self.record.close(notes, 101, None)
+            self._close(flow, notes, 101, None)
+
+    def _close(self, flow: http.HTTPFlow, notes: Notes, status: int | None, error: str | None) -> None:
+        self.record.close(notes, status, error)
+        if begun := self._begun.get(flow.client_conn.id):
+            begun.pop(notes.decision_id, None)
 
     # -- failure ----------------------------------------------------------------------------------------------------
 
@@ -330,7 +332,7 @@ class JudgeAddon:
         if notes is not None or flow.response is not None:
             # A verdict was given already; what came after it failed.
             if notes is not None:
-                self.record.close(notes, None, "the judge failed")
+                self._close(flow, notes, None, "the judge failed")
             flow.kill()
             return
         decision = denial("judge-error")

@@ -56,6 +56,10 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2
 _PATH = re.compile(r"/[!-\"$->@-~]*")  # printable ASCII without space, "#" and "?"
 _QUERY = re.compile(r"[!-\"$-~]*")  # the same with "?"
 _MAX_METHODS = 4
+_MAX_TARGETS = 4
+_MAX_QUESTIONS = 256
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110 5.5, 5.2: some origins end a header at a bare CR
+_VERSIONS = ("1.0", "1.1", "2.0")
 
 
 class Verdict(enum.Enum):
@@ -180,12 +184,16 @@ def _questions(request: Request, websocket: bool) -> list[_Question]:
     if len(methods) > _MAX_METHODS or not all(_TOKEN.fullmatch(method) for method in methods):
         raise Ambiguous("it names several methods")
     pairs = [(reading, text) for text in _query_readings(paths, query) for reading in paths]
+    if len(set(targets)) > _MAX_TARGETS:
+        raise Ambiguous("headers name several targets")
     for target in dict.fromkeys(targets):
         other, _, text = target.partition("?")
         if not _PATH.fullmatch(other) or not _QUERY.fullmatch(text):
             raise Ambiguous("a header names another target")
         paths = readings(other)
         pairs += [(reading, each) for each in _query_readings(paths, text) for reading in paths]
+    if len(pairs) > _MAX_QUESTIONS:
+        raise Ambiguous("it can be read in too many ways")
     queries = {text: Query(text) for _, text in pairs}
     return [_Question(method, reading, queries[text], websocket) for reading, text in pairs for method in methods]
 
@@ -277,6 +285,10 @@ def _malformed(request: Request) -> str | None:
     """What is wrong with the request itself, for people; None when it is well-formed."""
     if not _TOKEN.fullmatch(request.method):
         return "the method is no token"
+    if request.http not in _VERSIONS:
+        return "the version is none that is spoken here"
+    if _CONTROL.search("".join([value for _, value in request.headers])):
+        return "a header holds control characters or is folded"
     try:
         if canonical_host(request.host) != request.host:
             return "the host is not in its normal form"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from mitmproxy import http
 
+from impyard.addon.destination import Destination
 from impyard.addon.judge import Decision
 from impyard.addon.request import Request
-from impyard.addon.stream import Destination
 
 NOTES = "impyard"
 

@@ -20,6 +20,12 @@ LOOKUP_TIMEOUT_S = 15.0
 
 # Ways to write an IPv4 address inside an IPv6 one, beyond those that the ipaddress module names.
 _NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+# Not the internet either, whatever the running Python's tables say of them: protocol assignments, relays, site-local
+# addresses, documentation, segment routing (IANA's special-purpose registries), and the host service of one cloud.
+_SPECIAL = tuple(
+    ipaddress.ip_network(text)
+    for text in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "fec0::/10", "3fff::/20", "5f00::/16")
+)
 
 
 class PrivateAddress(Exception):
@@ -44,6 +50,8 @@ def is_public(text: str) -> bool:
             return False
         if int(address) >> 32 == 0:  # the deprecated IPv4-compatible form
             return False
+    if any(address.version == network.version and address in network for network in _SPECIAL):
+        return False
     return address.is_global and not address.is_multicast
 
 

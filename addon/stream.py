@@ -1,7 +1,6 @@
 """The HTTP layers of the door: mitmproxy's own, with what hooks alone cannot do.
 
 - A refused request is answered at once, though its body is still coming; what still arrives is dropped.
-- A request that the core would refuse without any hook is refused with a record.
 - A connection to an origin is used only for requests that were judged for just that origin.
 - An origin that answers before the upload is through ends the upload.
 - Failures are JSON that an agent can read.
@@ -12,18 +11,12 @@ These classes reach into parts of mitmproxy that are not public: tests/gateway b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
 
-import h2.errors
-import h11
 from mitmproxy import flow, http
-from mitmproxy.connection import Client, Connection, Server
 from mitmproxy.proxy import commands, events
-from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator, Layer
-from mitmproxy.proxy.layers.http import DropStream, GetHttpConnection, HttpLayer, HTTPMode, HttpStream, SendHttp, _http1
+from mitmproxy.proxy.layers import ClientTLSLayer
+from mitmproxy.proxy.layers.http import DropStream, GetHttpConnection, HttpLayer, HttpStream, SendHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     HttpEvent,
@@ -37,173 +30,35 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseProtocolError,
 )
 from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
-from mitmproxy.proxy.layers.http._http1 import Http1Server
-from mitmproxy.proxy.layers.http._http2 import Http2Server
 
 from impyard.addon import answers
 from impyard.addon.answers import Answer
-from impyard.addon.policy import Upstream
+from impyard.addon.destination import GetJudgedConnection
+from impyard.addon.ends import JudgedHttp1Server, JudgedHttp2Server
+from impyard.addon.notes import notes_of
+from impyard.addon.wire import to_response
+from impyard.addon.wsrelay import JudgedWebsocket
 
-# A request head of more bytes is refused. Servers commonly take 8 to 64 KiB.
-MAX_HEAD_BYTES = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Where an allowed request goes. Two requests may share a connection only if theirs are equal.
-
-    host, port, tls: what was judged, and so the name that a certificate is checked against. upstream: the policy's own
-    address for it. address: what is dialled, checked beforehand.
-    """
-
-    host: str
-    port: int
-    tls: bool
-    upstream: Upstream | None
-    address: tuple[str, int] = field(compare=False)
-
-
-@dataclass
-class Refusal:
-    """A refusal below the level of a flow. `answer` is filled in by whoever records it."""
-
-    client: Client
-    host: str
-    port: int
-    reason: str
-    hint: str
-    method: str = ""
-    path: str = ""
-    answer: Answer | None = None
-
-
-@dataclass
-class RefusedHook(commands.StartHook):
-    """Something was refused without a flow; the judge records it and writes the answer."""
-
-    data: Refusal
-
-
-class Watched(Protocol):
-    """What a stream needs to know of the judge's notes on a flow."""
-
-    uploaded: int
-
-    @property
-    def destination(self) -> Destination | None: ...
-
-    @property
-    def decision_id(self) -> str | None: ...
-
-    @property
-    def max_body(self) -> int | None: ...
-
-
-Notes = Callable[[http.HTTPFlow], Watched | None]
-
-
-@dataclass(eq=False)
-class GetJudgedConnection(GetHttpConnection):
-    """Asks for a connection to one destination: a new one, or one that was opened for an equal destination."""
-
-    destination: Destination | None = None
-
-    def connection_spec_matches(self, connection: Connection) -> bool:
-        return isinstance(connection, Server) and getattr(connection, "destination", None) == self.destination
-
-
-class DroppedTrailers:
-    """Reads a chunked body and forgets its trailers, which nobody judged (and which mitmproxy cannot forward)."""
-
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
-
-    def __call__(self, buf: Any) -> Any:
-        event = self._reader(buf)
-        return h11.EndOfMessage() if isinstance(event, h11.EndOfMessage) and event.headers else event
-
-    def read_eof(self) -> Any:
-        return self._reader.read_eof()
-
-
-def _drop_trailers() -> None:
-    make = _http1.make_body_reader
-
-    def make_body_reader(expected_size: int | None) -> Any:
-        reader = make(expected_size)
-        return DroppedTrailers(reader) if expected_size is None else reader
-
-    _http1.make_body_reader = make_body_reader
-
-
-_drop_trailers()
-
-
-class JudgedHttp1Server(Http1Server):
-    """The box's side of an HTTP/1 connection: what cannot be parsed is refused with a record."""
-
-    _refusing = False
-
-    def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
-        if len(self.buf) > MAX_HEAD_BYTES and bytes(self.buf).find(b"\r\n\r\n", 0, MAX_HEAD_BYTES) < 0:
-            yield from self._refuse("malformed", f"the request head is larger than {MAX_HEAD_BYTES // 1024} KiB")
-            return
-        for command in super().read_headers(event):
-            if isinstance(command, commands.SendData) and not self._refusing:
-                # The core's own 400, sent before any hook: take its place.
-                yield from self._refuse("malformed", "the request line or a header is not valid HTTP")
-                return
-            yield command
-
-    def _refuse(self, reason: str, hint: str) -> CommandGenerator[None]:
-        self._refusing = True
-        self.state = self.done
-        address = self.context.server.address or ("", 0)
-        refusal = Refusal(self.context.client, address[0], address[1], reason, hint)
-        if self.request is not None:
-            refusal.method, refusal.path = self.request.method, self.request.path
-            if not refusal.host:
-                refusal.host, refusal.port = self.request.host, self.request.port
-        yield RefusedHook(refusal)
-        if refusal.answer is not None:
-            yield commands.SendData(self.conn, answers.raw_http1(refusal.answer))
-        yield commands.CloseConnection(self.conn)
-
-    def send(self, event: HttpEvent) -> CommandGenerator[None]:
-        if isinstance(event, ResponseProtocolError) and event.code is ErrorCode.DESTINATION_UNKNOWN:
-            yield from self._refuse("malformed", "the request names no host")  # no hook has seen it
-            return
-        if isinstance(event, ResponseProtocolError) and self.response is None:
-            status = event.code.http_status_code()
-            if status is not None and self.conn.state & self.conn.state.CAN_WRITE:
-                answer = answers.protocol_error(status, event.message)
-                yield commands.SendData(self.conn, answers.raw_http1(answer))
-                yield commands.CloseConnection(self.conn)
-                return
-        yield from super().send(event)
-
-
-class JudgedHttp2Server(Http2Server):
-    """The box's side of an HTTP/2 connection: what breaks the protocol ends it with a record."""
-
-    def protocol_error(
-        self, message: str, error_code: int = h2.errors.ErrorCodes.PROTOCOL_ERROR
-    ) -> CommandGenerator[None]:
-        host, port = self.context.server.address or ("", 0)
-        hint = "a frame or a header is not valid HTTP/2"
-        yield RefusedHook(Refusal(self.context.client, host, port, "malformed", hint))
-        yield from super().protocol_error(message, error_code)
+# The core parses the whole of an unfinished TLS hello anew for each piece of it. Real ones are below 4 KiB.
+MAX_HELLO_BYTES = 16 * 1024
 
 
 class JudgedStream(HttpStream):
     """One request and its answer."""
 
-    notes: Notes
     _answer_begun = False
+    _held = 0
 
-    def __init__(self, context: Context, stream_id: int, notes: Notes) -> None:
-        super().__init__(context, stream_id)
-        self.notes = notes
+    def handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        """Tell the connection's gate what waits here while an origin comes up."""
+        gates = getattr(self.context.client, "gates", None)
+        if gates is not None and self._paused is not None and isinstance(event, RequestData):
+            self._held += len(event.data)
+            gates.uploads.add(len(event.data))
+        yield from super().handle_event(event)
+        if self._held and self._paused is None and gates is not None:
+            gates.uploads.add(-self._held)
+            self._held = 0
 
     def state_wait_for_request_headers(self, event: RequestHeaders) -> CommandGenerator[None]:
         # The judge's hook sees only the flow: this tells it that a body follows. It decides anew what is streamed.
@@ -217,9 +72,11 @@ class JudgedStream(HttpStream):
             yield from self._answer_before_the_body_ends(self.flow.response)
 
     def state_stream_request_body(self, event: HttpEvent) -> CommandGenerator[None]:
-        notes = self.notes(self.flow)
+        notes = notes_of(self.flow)
         if isinstance(event, RequestTrailers):
             return  # nobody judged them
+        if isinstance(event, RequestData) and not event.data:
+            return  # as a chunk it would end the body, and what follows would be the next request
         if isinstance(event, RequestData) and notes is not None:
             notes.uploaded += len(event.data)
             if notes.max_body is not None and notes.uploaded > notes.max_body:
@@ -254,8 +111,19 @@ class JudgedStream(HttpStream):
             yield from self._cancel_at_the_origin()
             yield DropStream(self.stream_id)
 
+    def flow_done(self) -> CommandGenerator[None]:
+        notes = notes_of(self.flow)
+        if self.flow.websocket is None or notes is None:
+            yield from super().flow_done()
+            return
+        # What the core does for a WebSocket, with our relay.
+        self.child_layer = JudgedWebsocket(self.context, self.flow, notes)
+        self._handle_event = self.passthrough
+        yield from self.child_layer.handle_event(events.Start())
+        yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
+
     def make_server_connection(self) -> CommandGenerator[bool]:
-        notes = self.notes(self.flow)
+        notes = notes_of(self.flow)
         destination = notes.destination if notes is not None else None
         if destination is None:
             # Invariant: no verdict, no connection.
@@ -291,7 +159,7 @@ class JudgedStream(HttpStream):
             return
         self.flow.error = flow.Error(event.message)
         yield HttpErrorHook(self.flow)
-        notes = self.notes(self.flow)
+        notes = notes_of(self.flow)
         answer = answers.upstream_failure(
             event.message,
             host=self.flow.request.host,
@@ -340,10 +208,6 @@ class JudgedStream(HttpStream):
 class JudgedHttpLayer(HttpLayer):
     """mitmproxy's HTTP layer, made of the parts above."""
 
-    def __init__(self, context: Context, mode: HTTPMode, notes: Notes) -> None:
-        super().__init__(context, mode)
-        self._notes = notes
-
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         if isinstance(event, events.Start):
             kind = JudgedHttp2Server if self.context.client.alpn == b"h2" else JudgedHttp1Server
@@ -351,7 +215,7 @@ class JudgedHttpLayer(HttpLayer):
         yield from super()._handle_event(event)
 
     def make_stream(self, stream_id: int) -> CommandGenerator[None]:
-        stream = JudgedStream(self.context.fork(), stream_id, self._notes)
+        stream = JudgedStream(self.context.fork(), stream_id)
         self.streams[stream_id] = stream
         yield from self.event_to_child(stream, events.Start())
 
@@ -360,7 +224,21 @@ class JudgedHttpLayer(HttpLayer):
             if isinstance(command, commands.OpenConnection) and isinstance(event, GetJudgedConnection):
                 # Stamped before the connection is dialled: the connect hook refuses one without.
                 command.connection.destination = event.destination
+                if event.tls and event.destination is not None:
+                    command.connection.sni = event.destination.host
             yield command
+
+
+class BoundedClientTls(ClientTLSLayer):
+    """TLS towards the box, whose hello must come to an end."""
+
+    def receive_handshake_data(self, data: bytes) -> CommandGenerator[tuple[bool, str | None]]:
+        if not self.client_hello_parsed and len(self.recv_buffer) > MAX_HELLO_BYTES:
+            self.recv_buffer.clear()
+            yield commands.CloseConnection(self.context.client)
+            return False, "the TLS hello is too long"
+        result: tuple[bool, str | None] = yield from super().receive_handshake_data(data)
+        return result
 
 
 class RefusedLayer(Layer):
@@ -369,8 +247,3 @@ class RefusedLayer(Layer):
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         if isinstance(event, events.Start):
             yield commands.CloseConnection(self.context.client)
-
-
-def to_response(answer: Answer) -> http.Response:
-    """An answer of ours as mitmproxy's response."""
-    return http.Response.make(answer.status, answer.body, answer.headers)

@@ -31,7 +31,7 @@ CIPHERS = (
     "ECDHE-RSA-AES256-GCM-SHA384",
     "ECDHE-RSA-CHACHA20-POLY1305",
 )
-ALPN = (b"h2", b"http/1.1", b"http/1.0", b"http/0.9")
+ALPN = (b"h2", b"http/1.1")
 # RFC 6125: no wildcard inside of a label, and the subject's common name counts for nothing (OpenSSL's values).
 _NO_PARTIAL_WILDCARDS, _NEVER_CHECK_SUBJECT = 0x4, 0x20
 
@@ -76,8 +76,9 @@ class GatewayTls:
         destination = getattr(server, "destination", None)
         upstream = destination.upstream if destination is not None else None
         if not server.alpn_offers:
-            # The origin is spoken to in the client's own version of HTTP.
-            server.alpn_offers = tuple(tls_start.context.client.alpn_offers)
+            # The origin is spoken to in the client's own version of HTTP, if it can; what else the client offers is
+            # nothing that an origin should hear of.
+            server.alpn_offers = ALPN if tls_start.context.client.alpn == b"h2" else ALPN[1:]
         ssl_conn = SSL.Connection(_origin_context(upstream.ca if upstream is not None else None))
         _verify_name(ssl_conn, server.sni)
         if server.alpn_offers:

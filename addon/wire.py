@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 from mitmproxy import http
 
+from impyard.addon.answers import Answer
 from impyard.addon.request import Request, canonical_host
 
 # RFC 9110, 7.6.1 and 11.7: what concerns only the hop to us. `transfer-encoding` stays: the framing is made from it.
@@ -52,17 +54,19 @@ def request_from(flow: http.HTTPFlow, body_bytes: int | None) -> Request:
     equal. Host names that are none are handed on as they are: the judge refuses them.
     """
     data = flow.request.data
-    try:
-        host = canonical_host(data.host)
-    except ValueError:
-        host = data.host
+    host, port = data.host, data.port
+    if not host and flow.server_conn.address:
+        # The core refuses what is malformed before it looks at the tunnel that it came through.
+        host, port = flow.server_conn.address[:2]
+    with contextlib.suppress(ValueError):
+        host = canonical_host(host)
     target = data.path.decode("latin-1")
     path, _, query = target.partition("?")
     fields = data.headers.fields
     claims = [value.decode("latin-1") for name, value in fields if name.lower() == b"host"]
     if data.authority:
         claims.append(data.authority.decode("latin-1"))
-    scheme = data.scheme.decode("latin-1")
+    scheme = data.scheme.decode("latin-1") or ("https" if flow.client_conn.tls else "http")
     if scheme == "https" and not flow.client_conn.tls:
         # An https URL sent in the clear asks the gateway to do TLS for it: the origin would be reached in a way that
         # the box did not ask for. A claim that nothing can equal refuses it.
@@ -71,10 +75,10 @@ def request_from(flow: http.HTTPFlow, body_bytes: int | None) -> Request:
         method=data.method.decode("latin-1"),
         scheme=scheme,
         host=host,
-        port=data.port,
+        port=port,
         path=path,
         query=query,
-        http=data.http_version.decode("latin-1").removeprefix("HTTP/"),
+        http=_version(flow),
         headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields),
         body_bytes=body_bytes,
         host_header=", ".join(dict.fromkeys(claims)) if claims else None,
@@ -83,13 +87,31 @@ def request_from(flow: http.HTTPFlow, body_bytes: int | None) -> Request:
     )
 
 
-def strip_for_origin(request: http.Request) -> None:
+def _version(flow: http.HTTPFlow) -> str:
+    """The version that is really spoken: the core believes the text of a request line, which may claim HTTP/2."""
+    claimed = flow.request.data.http_version.decode("latin-1").removeprefix("HTTP/")
+    return claimed if (claimed == "2.0") == (flow.client_conn.alpn == b"h2") else f"{claimed} inside of another"
+
+
+def to_response(answer: Answer) -> http.Response:
+    """An answer of ours as mitmproxy's response."""
+    return http.Response.make(answer.status, answer.body, answer.headers)
+
+
+def strip_for_origin(request: http.Request, host: str, port: int, scheme: str) -> None:
     """Take from an allowed request what must not reach the origin, and give it the one form that was judged.
 
-    The target is sent in origin form; a WebSocket handshake keeps its upgrade, any other wish to upgrade is dropped.
+    The target is sent in origin form, and the authority as it was judged; a WebSocket handshake keeps its upgrade, any
+    other wish to upgrade is dropped.
     """
-    if not request.is_http2:
+    name = f"[{host}]" if ":" in host else host
+    authority = name if port == (443 if scheme == "https" else 80) else f"{name}:{port}"
+    if request.is_http2:
+        request.data.authority = authority.encode()
+        request.headers.pop("host", None)
+    else:
         request.data.authority = b""
+        request.headers["host"] = authority
     websocket = request.headers.get("upgrade", "").lower() == "websocket"
     nominated = {
         token.strip().lower().encode("latin-1", "replace")

@@ -36,7 +36,7 @@ def test_the_first_event_arrives_before_the_second_is_sent(bed: Bed) -> None:
 
 def test_a_large_download_passes_whole_with_flat_memory(bed: Bed) -> None:
     bed.gateway.get("https://a.test/pub/x")
-    before = bed.gateway.memory_kib()
+    before = bed.gateway.peak_from_now()
     with bed.gateway.tls("a.test") as connection:
         connection.sendall(b"GET /pub/big?n=%d HTTP/1.1\r\nHost: a.test\r\n\r\n" % (200 * MB))
         assert len(read_reply(connection).body) == 200 * MB
@@ -47,7 +47,7 @@ def test_a_large_download_passes_whole_with_flat_memory(bed: Bed) -> None:
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 def test_a_large_upload_passes_unchanged_with_flat_memory(bed: Bed, chunked: bool) -> None:
     bed.gateway.get("https://a.test/pub/x")
-    before = bed.gateway.memory_kib()
+    before = bed.gateway.peak_from_now()
     block = bytes(range(256)) * 4096
     with bed.gateway.tls("a.test") as connection:
         framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % (100 * MB)
@@ -67,7 +67,7 @@ def test_a_large_upload_passes_unchanged_with_flat_memory(bed: Bed, chunked: boo
 @pytest.mark.parametrize("expect", [False, True], ids=["plain", "expect-continue"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 def test_a_denied_upload_is_answered_before_its_body(bed: Bed, chunked: bool, expect: bool) -> None:
-    before = bed.gateway.memory_kib()
+    before = bed.gateway.peak_from_now()
     framing = "transfer-encoding: chunked" if chunked else f"content-length: {500 * MB}"
     wish = "Expect: 100-continue\r\n" if expect else ""
     with bed.gateway.tls("a.test") as connection:

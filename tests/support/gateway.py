@@ -26,7 +26,16 @@ ROOT = Path(__file__).resolve().parents[2]
 class LiveGateway:
     """`python -m impyard.addon` with a lifeline. The project's folder is `root`."""
 
-    def __init__(self, root: Path, policy: str, *, run: str = "r1", ca: Path | None = None, fault: str = "") -> None:
+    def __init__(
+        self,
+        root: Path,
+        policy: str,
+        *,
+        run: str = "r1",
+        ca: Path | None = None,
+        fault: str = "",
+        policies: list[Path] | None = None,
+    ) -> None:
         self.root = root
         self.run = run
         self.runs = root / "runs"
@@ -35,6 +44,7 @@ class LiveGateway:
         self.policy_path = root / "policies" / "gateway.yaml"
         self.policy_path.parent.mkdir(exist_ok=True)
         self.policy_path.write_text(policy)
+        self.policies = policies or [self.policy_path]
         self.authority = ensure_authority(ca or root / "ca")
         self.secret = secrets.token_bytes(32)
         self.events: list[dict[str, Any]] = []
@@ -60,7 +70,7 @@ class LiveGateway:
         return {
             "run": self.run,
             "door": str(self.door),
-            "policies": [str(self.policy_path)],
+            "policies": [str(path) for path in self.policies],
             "root": str(self.root),
             "runs": str(self.runs),
             "ca": str(self.authority.dir),
@@ -95,7 +105,14 @@ class LiveGateway:
             time.sleep(0.02)
         return lines
 
-    def memory_kib(self, field: str = "VmHWM") -> int:
+    def peak_from_now(self) -> int:
+        """Forget the peak of before; the resident size now, in KiB."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+        return self.memory_kib()
+
+    def memory_kib(self) -> int:
+        """The peak of the resident size, in KiB."""
+        field = "VmHWM"
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(field + ":"))
 

@@ -46,12 +46,13 @@ class Seen:
 class Origin:
     """A threaded server on loopback. Paths choose the answer: see `_answer`."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, *, port: int = 0) -> None:
         self._tls = tls
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._socket = socket.create_server(("127.0.0.1", port), backlog=128)
         self.port = self._socket.getsockname()[1]
         self.connections = 0
         self.seen: list[Seen] = []
+        self.alpn: list[str | None] = []
         self.release = threading.Event()
         self.on_request: Callable[[Seen], None] = lambda seen: None
         threading.Thread(target=self._accept, daemon=True).start()
@@ -76,7 +77,9 @@ class Origin:
     def _serve(self, connection: socket.socket) -> None:
         try:
             if self._tls is not None:
-                connection = self._tls.wrap_socket(connection, server_side=True)
+                tls = self._tls.wrap_socket(connection, server_side=True)
+                self.alpn.append(tls.selected_alpn_protocol())
+                connection = tls
             with connection, connection.makefile("rb") as reader:
                 while self._one(connection, reader):
                     pass
@@ -143,6 +146,16 @@ class Origin:
         elif path.startswith("/pub/switch"):
             send(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: foo\r\n\r\nraw bytes")
             time.sleep(0.5)
+        elif path.startswith("/pub/interim"):
+            send(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n")
+            send(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfinal")
+        elif path.startswith("/pub/endless-head"):
+            send(b"HTTP/1.1 200 OK\r\n")
+            for _ in range(int(argument)):
+                send(b"x: " + b"y" * 1000 + b"\r\n")
+        elif path.startswith("/pub/two-lengths"):
+            send(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello")
+            return False
         elif path.startswith("/pub/garbage"):
             send(b"this is no HTTP\r\n\r\n")
             return False

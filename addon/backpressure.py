@@ -1,0 +1,58 @@
+"""Bounds on what one connection may keep in memory: a reader stands still while too much of what it read waits.
+
+mitmproxy reads on while a layer waits (for an origin to come up) and while an HTTP/2 peer grants no window; both would
+store whatever comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+# What may wait on one side of one connection before its other side is read no further.
+MAX_WAITING_BYTES = 1 << 20
+
+
+class Gate:
+    """Counts bytes that wait for somebody. `passed` returns once they are few enough."""
+
+    def __init__(self, limit: int = MAX_WAITING_BYTES) -> None:
+        self._limit = limit
+        self._waiting = 0
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def set(self, waiting: int) -> None:
+        """That many bytes wait now."""
+        self._waiting = waiting
+        if waiting > self._limit:
+            self._open.clear()
+        else:
+            self._open.set()
+
+    def add(self, count: int) -> None:
+        """`count` more (or, if negative, fewer) bytes wait."""
+        self.set(self._waiting + count)
+
+    async def passed(self) -> None:
+        await self._open.wait()
+
+
+class Gates:
+    """The two gates of a client's connection. uploads: what the box sent and no origin took; its reading stops.
+    downloads: what origins sent and the box did not take; theirs stops."""
+
+    def __init__(self) -> None:
+        self.uploads = Gate()
+        self.downloads = Gate()
+
+
+class GatedReader:
+    """A stream reader that waits at a gate before each read."""
+
+    def __init__(self, reader: asyncio.StreamReader, gate: Gate) -> None:
+        self._reader = reader
+        self._gate = gate
+
+    async def read(self, count: int) -> bytes:
+        await self._gate.passed()
+        return await self._reader.read(count)

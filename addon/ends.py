@@ -1,0 +1,190 @@
+"""The two ends of an HTTP connection: mitmproxy's parsers, bounded, and with a record of what they refuse.
+
+The core builds its origin-side parsers from names in its own modules; `install` puts ours there, once per process.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import h2.errors
+import h11
+from mitmproxy.connection import ConnectionState
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layer import CommandGenerator
+from mitmproxy.proxy.layers import http as http_layers
+from mitmproxy.proxy.layers.http import _http1
+from mitmproxy.proxy.layers.http._base import ReceiveHttp
+from mitmproxy.proxy.layers.http._events import (
+    ErrorCode,
+    HttpEvent,
+    RequestProtocolError,
+    ResponseData,
+    ResponseEndOfMessage,
+    ResponseHeaders,
+    ResponseProtocolError,
+)
+from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
+from mitmproxy.proxy.layers.http._http2 import Http2Server
+
+from impyard.addon import answers
+from impyard.addon.answers import Answer
+from impyard.addon.destination import Refusal, RefusedHook
+from impyard.addon.wire import to_response
+
+# A head of more bytes is refused, in either direction. Servers commonly take 8 to 64 KiB.
+MAX_HEAD_BYTES = 64 * 1024
+# What may lie unparsed: the line of a chunk, trailers, requests sent behind one that is still in progress.
+MAX_UNPARSED_BYTES = 4 * MAX_HEAD_BYTES
+# An interim answer, which is not the answer (RFC 9110, 15.2); 101 is one.
+_INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
+_FAULTS_OF_THE_BOX = (
+    ErrorCode.GENERIC_CLIENT_ERROR,
+    ErrorCode.REQUEST_VALIDATION_FAILED,
+    ErrorCode.REQUEST_TOO_LARGE,
+)
+
+
+class JudgedHttp1Server(Http1Server):
+    """The box's side of an HTTP/1 connection: what cannot be parsed is refused with a record."""
+
+    _refusing = False
+
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        yield from super()._handle_event(event)
+        if self.state in (self.done, self.passthrough) or len(self.buf) <= MAX_UNPARSED_BYTES:
+            return
+        self.state = self.done
+        self.buf = type(self.buf)()
+        yield commands.CloseConnection(self.conn)
+        if self.request is not None:
+            message = "too much was sent ahead of its turn"
+            yield ReceiveHttp(RequestProtocolError(self.stream_id, message, ErrorCode.CLIENT_DISCONNECTED))
+
+    def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
+        if len(self.buf) > MAX_HEAD_BYTES and bytes(self.buf).find(b"\r\n\r\n", 0, MAX_HEAD_BYTES) < 0:
+            yield from self._refuse("malformed", f"the request head is larger than {MAX_HEAD_BYTES // 1024} KiB")
+            return
+        for command in super().read_headers(event):
+            if isinstance(command, commands.SendData) and not self._refusing:
+                # The core's own 400, sent before any hook: take its place.
+                yield from self._refuse("malformed", "the request line or a header is not valid HTTP")
+                return
+            yield command
+
+    def _refuse(self, reason: str, hint: str) -> CommandGenerator[None]:
+        self._refusing = True
+        self.state = self.done
+        address = self.context.server.address or ("", 0)
+        refusal = Refusal(self.context.client, address[0], address[1], reason, hint)
+        if self.request is not None:
+            refusal.method, refusal.path = self.request.method, self.request.path
+            if not refusal.host:
+                refusal.host, refusal.port = self.request.host, self.request.port
+        yield RefusedHook(refusal)
+        if refusal.answer is not None:
+            yield commands.SendData(self.conn, answers.raw_http1(refusal.answer))
+        yield commands.CloseConnection(self.conn)
+
+    def send(self, event: HttpEvent) -> CommandGenerator[None]:
+        if isinstance(event, ResponseProtocolError) and event.code is ErrorCode.DESTINATION_UNKNOWN:
+            yield from self._refuse("malformed", "the request names no host")  # no hook has seen it
+            return
+        if isinstance(event, ResponseProtocolError) and self.response is None:
+            answer = error_answer(self.context, event)
+            if answer is not None and self.conn.state & ConnectionState.CAN_WRITE:
+                yield commands.SendData(self.conn, answers.raw_http1(answer))
+                yield commands.CloseConnection(self.conn)
+                return
+        yield from super().send(event)
+
+
+class JudgedHttp2Server(Http2Server):
+    """The box's side of an HTTP/2 connection: what breaks the protocol ends it with a record."""
+
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        answer = error_answer(self.context, event) if isinstance(event, ResponseProtocolError) else None
+        if isinstance(event, ResponseProtocolError) and answer is not None and self._may_answer(event.stream_id):
+            number = event.stream_id
+            yield from super()._handle_event(ResponseHeaders(number, to_response(answer), False))
+            yield from super()._handle_event(ResponseData(number, answer.body))
+            yield from super()._handle_event(ResponseEndOfMessage(number))
+        else:
+            yield from super()._handle_event(event)
+        gates = getattr(self.context.client, "gates", None)
+        if gates is not None:
+            buffered = self.h2_conn.stream_buffers
+            gates.downloads.set(sum(len(chunk.data) for chunks in buffered.values() for chunk in chunks))
+
+    def _may_answer(self, stream_id: int) -> bool:
+        stream = self.h2_conn.streams.get(stream_id)
+        return stream is not None and self.is_open_for_us(stream_id) and not stream.state_machine.headers_sent
+
+    def protocol_error(
+        self, message: str, error_code: int = h2.errors.ErrorCodes.PROTOCOL_ERROR
+    ) -> CommandGenerator[None]:
+        host, port = self.context.server.address or ("", 0)
+        hint = "a frame or a header is not valid HTTP/2"
+        yield RefusedHook(Refusal(self.context.client, host, port, "malformed", hint, http="2.0"))
+        yield from super().protocol_error(message, error_code)
+
+
+class JudgedHttp1Client(Http1Client):
+    """The origin's side of an HTTP/1 connection: interim answers are dropped, endless heads end it."""
+
+    def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
+        while self.request is not None and _INTERIM.match(bytes(self.buf)):
+            if not self.buf.maybe_extract_lines():
+                break
+        if len(self.buf) > MAX_HEAD_BYTES and bytes(self.buf).find(b"\r\n\r\n", 0, MAX_HEAD_BYTES) < 0:
+            self.buf = type(self.buf)()
+            yield commands.CloseConnection(self.conn)
+            if self.stream_id is not None:
+                message = "the head of the answer is too large"
+                yield ReceiveHttp(ResponseProtocolError(self.stream_id, message, ErrorCode.GENERIC_SERVER_ERROR))
+            return
+        if isinstance(event, events.DataReceived) and not self.buf:
+            return
+        yield from super().read_headers(event)
+
+
+class DroppedTrailers:
+    """Reads a chunked body and forgets its trailers, which nobody judged (and which mitmproxy cannot forward)."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def __call__(self, buf: Any) -> Any:
+        event = self._reader(buf)
+        return h11.EndOfMessage() if isinstance(event, h11.EndOfMessage) and event.headers else event
+
+    def read_eof(self) -> Any:
+        return self._reader.read_eof()
+
+
+def error_answer(context: Context, event: ResponseProtocolError) -> Answer | None:
+    """Our words for an error of the core, None where it has no status to give."""
+    status = event.code.http_status_code()
+    if status is None:
+        return None
+    if event.code in _FAULTS_OF_THE_BOX:
+        return answers.protocol_error(status, event.message)
+    host = context.server.address[0] if context.server.address else "the origin"
+    return answers.upstream_failure(event.message, host=host, decision_id=None)
+
+
+def install() -> None:
+    """Have the core use our parsers towards origins, and drop trailers in both directions."""
+    make = _http1.make_body_reader
+
+    def make_body_reader(expected_size: int | None) -> Any:
+        reader = make(expected_size)
+        return DroppedTrailers(reader) if expected_size is None else reader
+
+    _http1.make_body_reader = make_body_reader
+    vars(http_layers)["Http1Client"] = JudgedHttp1Client
+
+
+install()

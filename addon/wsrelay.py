@@ -1,0 +1,53 @@
+"""A WebSocket between the box and an origin: every byte is counted and bounded, not only whole messages."""
+
+from __future__ import annotations
+
+import wsproto.connection
+import wsproto.events
+from mitmproxy import flow as mflow
+from mitmproxy import http
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layer import CommandGenerator
+from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
+from mitmproxy.proxy.layers.websocket import WebsocketLayer
+
+from impyard.addon.notes import Notes
+
+# The core puts a message together before it passes it on; a longer one is not passed.
+MAX_MESSAGE_BYTES = 16 << 20
+TOO_BIG = 1009  # RFC 6455, 7.4.1
+
+
+class JudgedWebsocket(WebsocketLayer):
+    """Control frames and unfinished messages count too: they carry data like any other."""
+
+    def __init__(self, context: Context, flow: http.HTTPFlow, notes: Notes) -> None:
+        super().__init__(context, flow)
+        self._notes = notes
+
+    def relay_messages(self, event: events.Event) -> CommandGenerator[None]:
+        if isinstance(event, events.DataReceived):
+            notes, size, from_box = self._notes, len(event.data), event.connection == self.context.client
+            if from_box:
+                notes.uploaded += size
+            else:
+                notes.downloaded += size
+            if notes.max_body is not None and notes.uploaded > notes.max_body:
+                yield from self._cut(f"the messages grew over max_body of {notes.max_body} bytes")
+                return
+            source = self.client_ws if from_box else self.server_ws
+            if size + sum(map(len, source.frame_buf)) > MAX_MESSAGE_BYTES:
+                yield from self._cut("a message is too large")
+                return
+        yield from super().relay_messages(event)
+
+    def _cut(self, why: str) -> CommandGenerator[None]:
+        self.flow.error = mflow.Error(why)
+        yield HttpErrorHook(self.flow)
+        for end in (self.client_ws, self.server_ws):
+            if end.state is wsproto.connection.ConnectionState.OPEN:
+                yield end.send2(wsproto.events.CloseConnection(code=TOO_BIG, reason="too large"))
+            yield commands.CloseConnection(end.conn)
+        self.flow.live = False
+        self._handle_event = self.done
