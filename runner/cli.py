@@ -167,9 +167,11 @@ def _run(args: list[str], failed: int) -> int:
         return failed
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except Exception as exc:  # the last line before the user, who must not see a traceback
+    except (Exception, SystemExit) as exc:  # the last line before the user, who must not see a traceback
         if os.environ.get("IMPYARD_DEBUG"):
             raise
+        if isinstance(exc, SystemExit):  # click's answer to any broken pipe, be it the engine's
+            exc = BrokenPipeError("a pipe or socket was closed by its other side")
         print_error(
             f"internal error: {type(exc).__name__}: {exc}",
             "this is a bug in impyard; IMPYARD_DEBUG=1 shows where it happened",

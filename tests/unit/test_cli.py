@@ -212,13 +212,14 @@ def test_a_closed_standard_input_is_an_empty_one(shell: Shell) -> None:
     assert "the prompt is empty" in err
 
 
-def test_a_fault_of_another_pipe_is_not_taken_for_one_of_standard_output(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])
+def test_a_fault_of_another_file_or_pipe_is_not_taken_for_one_of_standard_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError
 ) -> None:
     monkeypatch.delenv("IMPYARD_DEBUG", raising=False)
-    raise_from_run(monkeypatch, OSError(28, "No space left on device"))
+    raise_from_run(monkeypatch, error)
     assert main(["run"]) == 125
-    assert "internal error: OSError" in capsys.readouterr().err
+    assert f"internal error: {type(error).__name__}" in capsys.readouterr().err
 
 
 def test_a_prompt_may_begin_with_a_dash() -> None:
