@@ -206,13 +206,8 @@ class Reply:
 
 
 def read_head(connection: socket.socket) -> bytes:
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        byte = connection.recv(1)
-        if not byte:
-            break
-        head += byte
-    return head
+    """The bytes of a head with its empty line; fewer when the connection ends."""
+    return _until(connection, b"\r\n\r\n")
 
 
 def read_reply(connection: socket.socket, *, head_only: bool = False) -> Reply:
@@ -241,13 +236,15 @@ def read_reply(connection: socket.socket, *, head_only: bool = False) -> Reply:
 
 
 def _line(connection: socket.socket) -> bytes:
-    line = b""
-    while not line.endswith(b"\r\n"):
-        byte = connection.recv(1)
-        if not byte:
-            break
-        line += byte
-    return line[:-2]
+    return _until(connection, b"\r\n")[:-2]
+
+
+def _until(connection: socket.socket, end: bytes) -> bytes:
+    # Byte by byte: what comes after belongs to others.
+    data = b""
+    while not data.endswith(end) and (byte := connection.recv(1)):
+        data += byte
+    return data
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
