@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import impyard as package
-from impyard.addon.errors import ImpyardError
 from impyard.runner import engine
 from impyard.runner.canaries import Canaries
 
@@ -24,14 +23,6 @@ CANARY = "canary-5f0e2c9d71"
 PLAIN = "impyard-test-without-relay:latest"
 
 pytestmark = pytest.mark.box
-
-
-@pytest.fixture(scope="module", autouse=True)
-def needs_engine() -> None:
-    try:
-        engine.describe()
-    except ImpyardError as exc:
-        pytest.skip(exc.message)
 
 
 @pytest.fixture

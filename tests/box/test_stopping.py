@@ -13,20 +13,11 @@ from pathlib import Path
 import pytest
 
 import impyard as package
-from impyard.addon.errors import ImpyardError
 from impyard.runner import engine
 
 CHECKOUT = Path(str(package.__file__)).parent.parent
 
 pytestmark = pytest.mark.box
-
-
-@pytest.fixture(scope="module", autouse=True)
-def needs_engine() -> None:
-    try:
-        engine.describe()
-    except ImpyardError as exc:
-        pytest.skip(exc.message)
 
 
 @pytest.fixture
