@@ -21,6 +21,7 @@ from impyard.box.guard import protect_process_1
 from impyard.box.loop import READ, Loop
 
 CEILING, REFUSED, GATEWAY_LOST = 124, 125, 126
+OF_THE_RELAY = (CEILING, REFUSED, GATEWAY_LOST)
 # How long before the deadline the agent is asked to end: so many seconds, of a short time only a part.
 TERM_BEFORE_S, TERM_BEFORE_PART = 2.0, 0.1
 GRACE_S = 5.0  # how long an agent that is told to end may take
@@ -42,6 +43,13 @@ def refuse(reason: str) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(2, f"impyard: refused to start: {reason}\n".encode("utf-8", "replace"))
     end(REFUSED)
+
+
+def agent_status(wait_status: int) -> int:
+    """The exit status of an agent as a shell gives it (128 + signal when one killed it), and 1 for one that would speak
+    for the relay: what ended a box is not the agent's to say."""
+    code = os.waitstatus_to_exitcode(wait_status)
+    return 128 - code if code < 0 else 1 if code in OF_THE_RELAY else code
 
 
 def set_dumpable(value: int) -> None:
@@ -70,8 +78,8 @@ def harden() -> tuple[int, int]:
 class Warden:
     """Ends the box at its deadline, and watches over the agent.
 
-    status: the agent's exit status as a shell gives it (128 + signal when one killed it), or CEILING when it ended
-    because the deadline drew near; None while it runs.
+    status: the agent's exit status (see `agent_status`), or CEILING when it ended because the deadline drew near; None
+    while it runs.
 
     The deadline is a kernel timer on the monotonic clock whose handler leaves at once; it needs no turn of the loop, no
     memory, no new process, and no other signal can put it off.
@@ -210,5 +218,4 @@ class Warden:
             if pid == 0:
                 return
             if pid == self._agent:
-                code = os.waitstatus_to_exitcode(status)
-                self.status = CEILING if self._at_ceiling else code if code >= 0 else 128 - code
+                self.status = CEILING if self._at_ceiling else agent_status(status)

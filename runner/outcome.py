@@ -62,7 +62,7 @@ class Ending:
 
     `ended_by` is the reason when the runner ended it; `status` the exit status of its first process, None when the
     engine could not say; `probes` what it reported of itself, None when it reported nothing; `last_words` the end of
-    what it printed to standard error.
+    what it printed to standard error. `ceiling_passed`: whether the box lasted until its ceiling by the runner's clock.
     """
 
     ended_by: str | None
@@ -70,6 +70,7 @@ class Ending:
     probes: Sequence[Event] | None
     out_of_memory: bool
     last_words: str = ""
+    ceiling_passed: bool = False
 
 
 def judge_ending(ending: Ending, outcome: Outcome) -> tuple[str, str | None]:
@@ -86,10 +87,10 @@ def judge_ending(ending: Ending, outcome: Outcome) -> tuple[str, str | None]:
         )
     if ending.probes is None:
         return "refused", f"the box ended before its checks (status {ending.status}){words}"
-    if ending.status == 124:
+    # A status is the box's own word: it counts only where the runner's clock, or the engine, says the same. That the
+    # gateway is lost the runner knows by itself.
+    if ending.status == 124 and ending.ceiling_passed:
         return "ceiling", None
-    if ending.status == 126:
-        return "gateway-lost", None
     if ending.out_of_memory and ending.status == 137:
         return "out-of-memory", None
     if ending.status == 0 and outcome.succeeded:

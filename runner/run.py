@@ -33,6 +33,8 @@ from impyard.runner.view import View
 RECEIPT_FILES = 200
 RECEIPT_HOSTS = 200
 RECEIPT_PROMPT = 200  # characters
+GATEWAY_LOST_STATUS = 126  # of a relay that lost the gateway
+GATEWAY_NEWS_S = 2.0
 PI_GREETING = "No project session found with id"
 
 
@@ -142,12 +144,18 @@ class _Run:
             else:
                 status = item.status
         self.signals.note_only()
+        gateway = self.enclosure.gateway
+        if status == GATEWAY_LOST_STATUS:  # the relay may hear of it first
+            deadline = time.monotonic() + GATEWAY_NEWS_S
+            while not gateway.lost and time.monotonic() < deadline:
+                time.sleep(0.05)
         self.ending = Ending(
-            ended_by=stage.ended_by or ("gateway-lost" if self.enclosure.gateway.lost else None),
+            ended_by=stage.ended_by or ("gateway-lost" if gateway.lost else None),
             status=status,
             probes=self.probes,
             out_of_memory=status == 137 and _out_of_memory(stage.container, started),
             last_words=_last_line(stage.last_words),
+            ceiling_passed=stage.ceiling_passed,
         )
 
     def finish(self) -> int:

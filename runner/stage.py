@@ -28,6 +28,8 @@ LAST_WORDS_BYTES = 4096
 # After a polite SIGTERM the relay itself kills the agent within 5 s.
 POLITE_S = 7.0
 GONE_LIMIT_S = 15.0
+# The relay asks the agent to end so long before the ceiling, of a short one only a part (box/pid1.py).
+ASKED_BEFORE_S, ASKED_BEFORE_PART = 2.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class Stage:
     def __init__(self, container: str, stdout: Path, stderr: Path) -> None:
         self.container = container
         self.ended_by: str | None = None
+        self.ceiling_passed = False  # the box lasted until its ceiling, or until it was asked to end for it
         self.storage_error: str | None = None
         self.last_words = b""
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
@@ -77,6 +80,7 @@ class Stage:
 
     def start(self, ceiling_s: float) -> None:
         """Start the box; it is killed after `ceiling_s` seconds, and at once when `end` was called before."""
+        self._asked_at = time.monotonic() + ceiling_s - min(ASKED_BEFORE_S, ASKED_BEFORE_PART * ceiling_s)
         self._reader.start()
         self._end.start()
         self._after(ceiling_s, lambda: self.end("ceiling"))
@@ -172,6 +176,7 @@ class Stage:
 
     def _wait(self) -> None:
         status = self._waiter.result()
+        self.ceiling_passed = time.monotonic() >= self._asked_at
         received, since = -1, time.monotonic()
         while self._reader.is_alive():
             self._reader.join(timeout=0.2)

@@ -472,6 +472,11 @@ def test_nothing_that_the_agent_does_to_process_1_puts_the_deadline_off(run: Run
     assert result.code == 124 and result.seconds < 10
 
 
+@pytest.mark.parametrize(("code", "seen"), [(3, 3), (123, 123), (124, 1), (125, 1), (126, 1), (127, 127)])
+def test_an_agent_cannot_end_with_a_status_of_the_relay(run: Run, code: int, seen: int) -> None:
+    assert run(f"exit {code}").code == seen
+
+
 def test_a_gateway_that_goes_away_ends_the_box(run: Run, door: Door) -> None:
     def hang_up(_box: Box) -> None:
         for life in door.lives:

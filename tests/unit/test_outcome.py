@@ -53,8 +53,12 @@ def test_what_the_runner_did_wins_over_what_the_box_says(reason: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"status": 124}, "ceiling"),
-        ({"status": 126}, "gateway-lost"),
+        ({"status": 124, "ceiling_passed": True}, "ceiling"),
+        ({"status": 124}, "agent-error"),
+        ({"status": 126}, "agent-error"),
+        ({"status": 126, "ceiling_passed": True}, "agent-error"),
+        ({"status": 0, "ceiling_passed": True}, "finished"),
+        ({"status": 137, "ceiling_passed": True}, "agent-error"),
         ({"status": 137, "out_of_memory": True}, "out-of-memory"),
         ({"status": 137}, "agent-error"),
         ({"status": 1}, "agent-error"),
