@@ -29,6 +29,11 @@ class Gate:
         else:
             self._open.set()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether what waits is within the limit."""
+        return self._open.is_set()
+
     def add(self, count: int) -> None:
         """`count` more (or, if negative, fewer) bytes wait."""
         self.set(self._waiting + count)
@@ -38,12 +43,15 @@ class Gate:
 
 
 class Gates:
-    """The two gates of a client's connection. uploads: what the box sent and no origin took; its reading stops.
-    downloads: what origins sent and the box did not take; theirs stops."""
+    """The gates of a client's connection.
+
+    uploads: what the box sent and no origin took yet; the box is then read no further. stalled: by HTTP/2 stream, the
+    gate of the origin whose answer the box does not take; the other origins are read on.
+    """
 
     def __init__(self) -> None:
         self.uploads = Gate()
-        self.downloads = Gate()
+        self.stalled: dict[int, Gate] = {}
 
 
 class GatedReader:

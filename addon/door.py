@@ -25,7 +25,7 @@ from mitmproxy.proxy import commands, events, mode_specs, server
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import modes
 
-from impyard.addon.backpressure import GatedReader, Gates
+from impyard.addon.backpressure import Gate, GatedReader, Gates
 from impyard.addon.errors import ImpyardError
 
 logger = logging.getLogger(__name__)
@@ -82,6 +82,7 @@ class DoorConnection(server.ConnectionHandler):
         self.max_conns = collections.defaultdict(lambda: asyncio.Semaphore(100))
         self.gates = client.gates = Gates()
         self._over = False
+        self._reads: dict[asyncio.Task[Any] | None, Connection] = {}
         self._handlers = handlers
         self.layer = modes.HttpProxy(context)
         self.transports[client] = server.ConnectionIO(handler=None, reader=reader, writer=writer)
@@ -113,10 +114,32 @@ class DoorConnection(server.ConnectionHandler):
     async def handle_connection(self, connection: Connection) -> None:
         """Read a connection to its end, no faster than the other side takes it."""
         io = self.transports[connection]
-        gate = self.gates.uploads if connection is self.client else self.gates.downloads
+        gate = self.gates.uploads if connection is self.client else Gate()
+        if connection is not self.client:
+            vars(connection)["gate"] = gate  # the streams that it carries find it there
         if isinstance(io.reader, asyncio.StreamReader):
             io.reader = cast(asyncio.StreamReader, GatedReader(io.reader, gate))  # the core only calls `read`
-        await super().handle_connection(connection)
+        task = asyncio.current_task()
+        self._reads[task] = connection
+        try:
+            await super().handle_connection(connection)
+        finally:
+            del self._reads[task]
+
+    async def drain_writers(self) -> None:
+        """Wait until the other side has taken what was just passed on.
+
+        The core waits for both sides, one reader at a time: two peers that send much at once would wait for each other.
+        """
+        from_box = self._reads.get(asyncio.current_task()) is self.client
+        for connection, io in list(self.transports.items()):
+            if (connection is self.client) is from_box or not isinstance(io.writer, asyncio.StreamWriter):
+                continue
+            try:
+                await io.writer.drain()
+            except OSError as exc:
+                if io.handler is not None:
+                    io.handler.cancel(f"cannot send: {exc}")
 
     async def handle_hook(self, hook: commands.StartHook) -> None:
         # Handlers guard themselves; whatever still escapes ends the connection instead of being logged and forgotten.

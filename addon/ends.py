@@ -113,10 +113,19 @@ class JudgedHttp2Server(Http2Server):
             yield from super()._handle_event(ResponseEndOfMessage(number))
         else:
             yield from super()._handle_event(event)
+        self._measure(event)
+
+    def _measure(self, event: events.Event) -> None:
+        """Have an origin read no further while the box does not take what it sent."""
         gates = getattr(self.context.client, "gates", None)
-        if gates is not None:
-            buffered = self.h2_conn.stream_buffers
-            gates.downloads.set(sum(len(chunk.data) for chunks in buffered.values() for chunk in chunks))
+        if gates is None:
+            return
+        if isinstance(event, ResponseData) and (gate := getattr(event, "gate", None)) is not None:
+            gates.stalled[event.stream_id] = gate
+        for number, gate in list(gates.stalled.items()):
+            gate.set(sum(len(chunk.data) for chunk in self.h2_conn.stream_buffers.get(number, ())))
+            if gate.is_open:
+                del gates.stalled[number]
 
     def _may_answer(self, stream_id: int) -> bool:
         stream = self.h2_conn.streams.get(stream_id)
@@ -132,18 +141,27 @@ class JudgedHttp2Server(Http2Server):
 
 
 class JudgedHttp1Client(Http1Client):
-    """The origin's side of an HTTP/1 connection: interim answers are dropped, endless heads end it."""
+    """The origin's side of an HTTP/1 connection: interim answers are dropped, what never ends, ends it."""
+
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        yield from super()._handle_event(event)
+        if self.state in (self.done, self.passthrough) or len(self.buf) <= MAX_UNPARSED_BYTES:
+            return
+        # Only what cannot be parsed stays here: the line of a chunk, trailers.
+        yield from self._end("the answer does not come to an end")
+
+    def _end(self, message: str) -> CommandGenerator[None]:
+        self.buf = type(self.buf)()
+        yield commands.CloseConnection(self.conn)
+        if self.stream_id is not None:
+            yield ReceiveHttp(ResponseProtocolError(self.stream_id, message, ErrorCode.GENERIC_SERVER_ERROR))
 
     def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
         while self.request is not None and _INTERIM.match(bytes(self.buf)):
             if not self.buf.maybe_extract_lines():
                 break
         if len(self.buf) > MAX_HEAD_BYTES and bytes(self.buf).find(b"\r\n\r\n", 0, MAX_HEAD_BYTES) < 0:
-            self.buf = type(self.buf)()
-            yield commands.CloseConnection(self.conn)
-            if self.stream_id is not None:
-                message = "the head of the answer is too large"
-                yield ReceiveHttp(ResponseProtocolError(self.stream_id, message, ErrorCode.GENERIC_SERVER_ERROR))
+            yield from self._end("the head of the answer is too large")
             return
         if isinstance(event, events.DataReceived) and not self.buf:
             return

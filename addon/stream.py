@@ -92,6 +92,13 @@ class JudgedStream(HttpStream):
             return
         yield from super().state_consume_request_body(event)
 
+    def state_stream_response_body(self, event: events.Event) -> CommandGenerator[None]:
+        gate = vars(self.context.server).get("gate")
+        for command in super().state_stream_response_body(event):
+            if isinstance(command, SendHttp) and isinstance(command.event, ResponseData):
+                vars(command.event)["gate"] = gate  # whom to hold back while the box does not take it
+            yield command
+
     def start_response_stream(self) -> CommandGenerator[None]:
         self._answer_begun = True
         yield from super().start_response_stream()

@@ -36,6 +36,10 @@ networkPolicies:
         path: /pub/ws
         websocket: true
         max_body: 100000
+      - action: ALLOW
+        method: GET
+        path: /pub/duplex
+        websocket: true
       - action: DENY
         method: GET
         path: /pub/secret.*

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.conftest import POLICY, Bed
-from tests.gateway.test_protocols import Http2
+from tests.gateway.test_protocols import Http2, WebSocket
 from tests.support.gateway import LiveGateway, read_reply
 from tests.support.origin import Pki
 
@@ -57,11 +57,26 @@ def behind_a_pending_answer(bed: Bed) -> None:
     bed.a.release.set()
 
 
-def endless_answer_head(bed: Bed) -> None:
+def endless_answer(bed: Bed, kind: str) -> None:
     with bed.gateway.tls("a.test") as connection:
-        connection.settimeout(10)
-        connection.sendall(b"GET /pub/endless-head?n=64000 HTTP/1.1\r\nHost: a.test\r\n\r\n")
-        assert read_reply(connection).status == 502
+        connection.settimeout(2)
+        connection.sendall(f"GET /pub/endless-{kind}?n=64000 HTTP/1.1\r\nHost: a.test\r\n\r\n".encode())
+        with contextlib.suppress(TimeoutError):  # after a whole answer of ours the connection goes on
+            while connection.recv(65536):
+                pass
+    assert bed.gateway.outcomes(2)[1]["error"]
+
+
+def endless_answer_head(bed: Bed) -> None:
+    endless_answer(bed, "head")
+
+
+def endless_trailers(bed: Bed) -> None:
+    endless_answer(bed, "trailers")
+
+
+def endless_chunk_line(bed: Bed) -> None:
+    endless_answer(bed, "chunk-line")
 
 
 def download_without_a_window(bed: Bed) -> None:
@@ -78,6 +93,8 @@ def download_without_a_window(bed: Bed) -> None:
         endless_connect_body,
         behind_a_pending_answer,
         endless_answer_head,
+        endless_trailers,
+        endless_chunk_line,
         download_without_a_window,
     ],
 )
@@ -104,6 +121,31 @@ def test_an_upload_waits_outside_while_its_origin_comes_up(tmp_path: Path, pki: 
     finally:
         gateway.stop()
         mute.close()
+
+
+def test_an_unread_download_does_not_hold_up_the_others_of_its_connection(bed: Bed) -> None:
+    client = Http2(bed, "a.test", window=65535)
+    big = client.send(f"/pub/big?n={SENT}")
+    time.sleep(0.5)  # it stands, with more waiting than the gateway keeps
+    small = client.send("/pub/x")
+    started = time.monotonic()
+    client.wait(small)
+    assert client.answers[small][0] == 200
+    assert time.monotonic() - started < 3
+    assert big not in client.answers
+    client.close()
+
+
+def test_two_that_send_much_at_once_do_not_wait_for_each_other(bed: Bed) -> None:
+    """The client sends 16 MiB before it reads, while the origin reads and sends 16 MiB of its own."""
+    client = WebSocket(bed, "/pub/duplex")
+    assert client.push(bytes(MB), 16)
+    deadline = time.monotonic() + 20
+    while len(client.received) < 16 * MB and time.monotonic() < deadline:
+        client.read()
+    assert len(client.received) == 16 * MB
+    client.close()
+    assert bed.a.seen[-1].body_bytes == 16 * MB
 
 
 def test_a_tls_hello_in_tiny_records_does_not_stop_the_others(bed: Bed) -> None:

@@ -34,6 +34,7 @@ class Http2:
         self._h2.initiate_connection()
         if window is not None:
             self._h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
+            self._h2.increment_flow_control_window(1 << 30)  # of the connection: streams alone are held back
         self.answers: dict[int, tuple[int, bytes]] = {}
         self.reset: set[int] = set()
         self._begun: dict[int, tuple[int, bytes]] = {}
@@ -168,9 +169,10 @@ class WebSocket:
         self.closed = False
         self.status = 101
         self.received = b""
-        self._read()
+        self.read()
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Take in what has come."""
         data = b""
         with contextlib.suppress(OSError):
             data = self._socket.recv(1 << 16)
@@ -189,10 +191,20 @@ class WebSocket:
         try:
             self._socket.sendall(self._ws.send(wsproto.events.BytesMessage(data)))
             while self.received != data and not self.closed:
-                self._read()
+                self.read()
         except OSError:
             return False
         return self.received == data
+
+    def push(self, data: bytes, times: int) -> bool:
+        """Send messages without reading; whether all went within ten seconds each."""
+        self._socket.settimeout(10)
+        try:
+            for _ in range(times):
+                self._socket.sendall(self._ws.send(wsproto.events.BytesMessage(data)))
+        except OSError:
+            return False
+        return True
 
     def ping(self, data: bytes, times: int) -> None:
         """Unasked pongs, which nobody answers."""
@@ -203,7 +215,7 @@ class WebSocket:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.sendall(self._ws.send(wsproto.events.CloseConnection(code=1000)))
-            self._read()
+            self.read()
         self._socket.close()
 
 

@@ -128,7 +128,15 @@ class Origin:
     def _answer(self, connection: socket.socket, seen: Seen) -> bool:
         path, _, argument = seen.target.partition("=")
         send = connection.sendall
-        if path.startswith("/pub/sse"):
+        if path.startswith("/pub/endless-trailers"):
+            send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + _chunk(b"body") + b"0\r\n")
+            for _ in range(int(argument)):
+                send(b"x: " + b"y" * 1000 + b"\r\n")
+        elif path.startswith("/pub/endless-chunk-line"):
+            send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5;")
+            for _ in range(int(argument)):
+                send(b"y" * 1000)
+        elif path.startswith("/pub/sse"):
             send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
             send(_chunk(b"data: one\n\n"))
             self.release.wait(10)
@@ -140,7 +148,7 @@ class Origin:
             while left:
                 left -= min(left, len(block))
                 send(block if left else block[: int(argument) % len(block) or len(block)])
-        elif path.startswith("/pub/ws"):
+        elif path.startswith(("/pub/ws", "/pub/duplex")):
             self._websocket(connection, seen)
             return False
         elif path.startswith("/pub/switch"):
@@ -181,8 +189,14 @@ class Origin:
             for event in protocol.events():
                 if isinstance(event, wsproto.events.Request):
                     connection.sendall(protocol.send(wsproto.events.AcceptConnection()))
+                    if seen.target == "/pub/duplex":
+                        block = protocol.send(wsproto.events.BytesMessage(bytes(1 << 20)))
+                        pushing = threading.Thread(target=connection.sendall, args=(block * 16,))
+                        pushing.start()
                 elif isinstance(event, wsproto.events.BytesMessage):
                     seen.body_bytes += len(event.data)
+                    if seen.target == "/pub/duplex":
+                        continue
                     connection.sendall(protocol.send(wsproto.events.BytesMessage(bytes(event.data))))
                 elif isinstance(event, wsproto.events.CloseConnection):
                     if event.code != 1006:  # the peer is still there to hear it
