@@ -27,7 +27,7 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseProtocolError,
 )
 from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
-from mitmproxy.proxy.layers.http._http2 import Http2Server
+from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 
 from impyard.addon import answers
 from impyard.addon.answers import Answer
@@ -168,6 +168,24 @@ class JudgedHttp1Client(Http1Client):
         yield from super().read_headers(event)
 
 
+class JudgedHttp2Client(Http2Client):
+    """The origin's side of an HTTP/2 connection: what it grants no window for stays with the box."""
+
+    _held = 0
+
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        yield from super()._handle_event(event)
+        gates = getattr(self.context.client, "gates", None)
+        if gates is None or not (self._held or self.h2_conn.stream_buffers):
+            return
+        gone = isinstance(event, events.ConnectionClosed)
+        held = (
+            0 if gone else sum(len(chunk.data) for chunks in self.h2_conn.stream_buffers.values() for chunk in chunks)
+        )
+        gates.uploads.add(held - self._held)
+        self._held = held
+
+
 class DroppedTrailers:
     """Reads a chunked body and forgets its trailers, which nobody judged (and which mitmproxy cannot forward)."""
 
@@ -203,6 +221,7 @@ def install() -> None:
 
     _http1.make_body_reader = make_body_reader
     vars(http_layers)["Http1Client"] = JudgedHttp1Client
+    vars(http_layers)["Http2Client"] = JudgedHttp2Client
 
 
 install()

@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import h2.config
+import h2.connection
+import h2.settings
 import pytest
 
 from tests.gateway.conftest import POLICY, Bed
@@ -80,7 +83,7 @@ def endless_chunk_line(bed: Bed) -> None:
 
 
 def download_without_a_window(bed: Bed) -> None:
-    client = Http2(bed, "a.test", window=0)
+    client = Http2(bed.gateway, "a.test", window=0)
     client.send(f"/pub/big?n={SENT}")
     time.sleep(2)
     client.close()
@@ -123,8 +126,41 @@ def test_an_upload_waits_outside_while_its_origin_comes_up(tmp_path: Path, pki: 
         mute.close()
 
 
+def grant_nothing(listener: socket.socket, context: ssl.SSLContext) -> None:
+    """An HTTP/2 origin that takes requests and not one byte of a body."""
+    connection = context.wrap_socket(listener.accept()[0], server_side=True)
+    assert connection.selected_alpn_protocol() == "h2"
+    protocol = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+    protocol.local_settings = h2.settings.Settings(
+        client=False, initial_values={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0}
+    )
+    protocol.initiate_connection()
+    connection.sendall(protocol.data_to_send())
+    with contextlib.suppress(OSError):
+        while connection.recv(65536):
+            pass
+
+
+def test_an_upload_waits_outside_while_an_http2_origin_grants_no_window(tmp_path: Path, pki: Pki) -> None:
+    context = pki.context("a.test")
+    context.set_alpn_protocols(["h2"])
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=grant_nothing, args=(listener, context), daemon=True).start()
+    gateway = LiveGateway(tmp_path, POLICY.format(a=listener.getsockname()[1], plain=1, ca=pki.ca_path))
+    try:
+        client = Http2(gateway, "a.test")
+        stream = client.send("/v1/messages", "POST", end=False)
+        before = gateway.peak_from_now()
+        assert client.pour(stream, SENT, seconds=4) < SENT
+        assert gateway.memory_kib() - before < BOUND_KIB
+        client.close()
+    finally:
+        gateway.stop()
+        listener.close()
+
+
 def test_an_unread_download_does_not_hold_up_the_others_of_its_connection(bed: Bed) -> None:
-    client = Http2(bed, "a.test", window=65535)
+    client = Http2(bed.gateway, "a.test", window=65535)
     big = client.send(f"/pub/big?n={SENT}")
     time.sleep(0.5)  # it stands, with more waiting than the gateway keeps
     small = client.send("/pub/x")
@@ -181,7 +217,7 @@ def test_descriptors_come_back_when_clients_vanish(bed: Bed) -> None:
     bed.gateway.get("https://a.test/pub/x")
     before = descriptors()
     for _ in range(60):
-        client = Http2(bed, "a.test")
+        client = Http2(bed.gateway, "a.test")
         for number in range(4):
             client.send(f"/pub/{number}")
         client.vanish()

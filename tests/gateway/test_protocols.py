@@ -16,6 +16,7 @@ import wsproto
 import wsproto.events
 
 from tests.gateway.conftest import Bed
+from tests.support.gateway import LiveGateway
 
 pytestmark = pytest.mark.gateway
 
@@ -26,8 +27,8 @@ Pairs = tuple[tuple[str, str], ...]
 class Http2:
     """A client for one HTTP/2 connection inside a tunnel; sends what it is told, however odd."""
 
-    def __init__(self, bed: Bed, host: str, *, window: int | None = None) -> None:
-        self._socket: ssl.SSLSocket = bed.gateway.tls(host, alpn=("h2",))
+    def __init__(self, gateway: LiveGateway, host: str, *, window: int | None = None) -> None:
+        self._socket: ssl.SSLSocket = gateway.tls(host, alpn=("h2",))
         assert self._socket.selected_alpn_protocol() == "h2"
         config = h2.config.H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
         self._h2 = h2.connection.H2Connection(config)
@@ -65,6 +66,21 @@ class Http2:
         self._h2.send_data(stream, data, end_stream=end)
         self._flush()
 
+    def pour(self, stream: int, total: int, *, seconds: float) -> int:
+        """Send a body as far as windows and the socket allow; how much went."""
+        sent, deadline = 0, time.monotonic() + seconds
+        self._socket.settimeout(0.2)
+        while sent < total and time.monotonic() < deadline:
+            size = min(self._h2.local_flow_control_window(stream), self._h2.max_outbound_frame_size)
+            if size:
+                self._h2.send_data(stream, bytes(size))
+                sent += size
+                self._flush()
+            else:
+                with contextlib.suppress(OSError):
+                    self._h2.receive_data(self._socket.recv(65536))
+        return sent
+
     def vanish(self) -> None:
         """Close without a word, as a killed process does."""
         raw = self._socket.detach()
@@ -95,7 +111,7 @@ class Http2:
 
 
 def test_streams_of_one_connection_are_judged_each(bed: Bed) -> None:
-    client = Http2(bed, "a.test")
+    client = Http2(bed.gateway, "a.test")
     streams = [client.send("/pub/1"), client.send("/pub/2", "POST", body=b"x"), client.send("/pub/3")]
     client.wait(*streams)
     assert [client.answers[stream][0] for stream in streams] == [200, 403, 200]
@@ -110,7 +126,7 @@ def test_streams_of_one_connection_are_judged_each(bed: Bed) -> None:
     ids=["other-authority", "host-beside-it", "other-port"],
 )
 def test_an_authority_that_differs_is_denied(bed: Bed, authority: str, extra: tuple[tuple[str, str], ...]) -> None:
-    client = Http2(bed, "a.test")
+    client = Http2(bed.gateway, "a.test")
     stream = client.send("/pub/x", authority=authority, extra=extra)
     client.wait(stream)
     assert stream in client.reset or client.answers[stream][0] in (400, 403)
@@ -127,7 +143,7 @@ def test_an_authority_that_differs_is_denied(bed: Bed, authority: str, extra: tu
 def test_headers_that_would_become_another_request_are_not_forwarded(
     bed: Bed, extra: tuple[tuple[str, str], ...]
 ) -> None:
-    client = Http2(bed, "a.test")
+    client = Http2(bed.gateway, "a.test")
     stream = client.send("/pub/x", extra=extra)
     client.wait(stream)
     assert stream in client.reset or client.answers[stream][0] in (400, 403)
@@ -138,7 +154,7 @@ def test_headers_that_would_become_another_request_are_not_forwarded(
 
 
 def test_a_denied_upload_is_answered_before_its_body(bed: Bed) -> None:
-    client = Http2(bed, "a.test")
+    client = Http2(bed.gateway, "a.test")
     stream = client.send("/denied", "POST", body=b"begin", end=False)
     started = time.monotonic()
     client.wait(stream)
@@ -151,7 +167,7 @@ def test_a_denied_upload_is_answered_before_its_body(bed: Bed) -> None:
 
 
 def test_an_allowed_upload_arrives_whole(bed: Bed) -> None:
-    client = Http2(bed, "a.test")
+    client = Http2(bed.gateway, "a.test")
     stream = client.send("/v1/messages", "POST", body=b"x" * 16000)
     client.wait(stream)
     assert client.answers[stream][0] == 200

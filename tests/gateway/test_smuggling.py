@@ -45,7 +45,7 @@ def test_a_header_that_some_origin_would_split_is_refused(bed: Bed, header: byte
 
 
 def test_an_empty_frame_does_not_end_the_body_at_the_origin(bed: Bed) -> None:
-    client = Http2(bed, "a.test")
+    client = Http2(bed.gateway, "a.test")
     stream = client.send("/v1/messages", "POST", end=False)
     for part in (b"first", b"", b"DELETE /x HTTP/1.1\r\n\r\n"):
         client.send_more(stream, part)
@@ -110,7 +110,7 @@ def test_an_interim_answer_is_not_the_answer(bed: Bed) -> None:
 def test_an_invalid_answer_is_the_origins_fault_in_both_versions(bed: Bed) -> None:
     reply = bed.gateway.get("https://a.test/pub/two-lengths")
     assert (reply.status, reply.json()["reason"]) == (502, "upstream")
-    client = Http2(bed, "a.test")
+    client = Http2(bed.gateway, "a.test")
     stream = client.send("/pub/two-lengths")
     client.wait(stream)
     status, body = client.answers[stream]
