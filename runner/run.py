@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from impyard.addon.errors import ImpyardError
 from impyard.certs.authority import data_dir
-from impyard.runner import credentials
+from impyard.runner import credentials, streams
 from impyard.runner.enclosure import DEFAULT_PIDS, Enclosure, Plan
 from impyard.runner.gained import Snapshot, gained, snapshot
 from impyard.runner.gateway import Spawned
@@ -35,6 +36,8 @@ RECEIPT_HOSTS = 200
 RECEIPT_PROMPT = 200  # characters
 GATEWAY_LOST_STATUS = 126  # of a relay that lost the gateway
 GATEWAY_NEWS_S = 2.0
+STALL_S = 5.0  # how long one write may stand still once the box has ended
+TICK_S = 1.0
 PI_GREETING = "No project session found with id"
 
 
@@ -115,6 +118,7 @@ class _Run:
         self.ending: Ending | None = None
         self.interrupts = 0
         self.showing = False
+        self.showing_since = 0.0
         self.view_fault: str | None = None
 
     def prepare(self) -> None:
@@ -136,13 +140,14 @@ class _Run:
             raise Interrupted
         stage = self.enclosure.start()
         status = None
-        for item in stage.items():
-            if isinstance(item, Line):
-                self._take(item.data)
-            elif isinstance(item, News):
-                self._pass_on(item.event)
-            else:
-                status = item.status
+        with _ticking(self._give_up_if_stalled):
+            for item in stage.items():
+                if isinstance(item, Line):
+                    self._take(item.data)
+                elif isinstance(item, News):
+                    self._pass_on(item.event)
+                else:
+                    status = item.status
         self.signals.note_only()
         gateway = self.enclosure.gateway
         if status == GATEWAY_LOST_STATUS:  # the relay may hear of it first
@@ -168,8 +173,8 @@ class _Run:
         elif reason == "out-of-memory":
             limit = enclosure.box.limits.memory // 1024**2
             error = f"the agent needed more memory than its {limit} MiB; --memory gives it more"
-        elif reason == "interrupted":
-            error = self.view_fault
+        else:
+            error = error or self.view_fault
         enclosure.close()
         receipt = enclosure.receipt
         receipt.ended = now()
@@ -229,24 +234,35 @@ class _Run:
         if self.interrupts > 1 and self.showing:
             raise TimeoutError("nobody reads the output")
 
+    def _give_up_if_stalled(self) -> None:
+        """In a signal handler: a box that has ended does not wait long for a terminal that stands still."""
+        since = self.enclosure.stage and self.enclosure.stage.last_phase_since
+        if self.showing and since and time.monotonic() > max(since, self.showing_since) + STALL_S:
+            raise TimeoutError("nobody reads the output")
+
     def _show(self, show: Callable[..., None], *arguments: Any) -> None:
         """Show something, until nobody can read it any more; then the run is as good as interrupted."""
         if self.view_fault:
             return
         try:
-            self.showing = True
+            self.showing_since, self.showing = time.monotonic(), True
             show(*arguments)
             self.showing = False
         except OSError as exc:
             self.showing = False
             self.view_fault = _fault_of_output(exc)
-            if self.ending is not None:
+            stands_still = isinstance(getattr(exc, "cause", exc), TimeoutError)
+            if stands_still:  # what is held back for it would keep this process from ending
+                with suppress(OSError):
+                    streams.give_up()
+            stage = self.enclosure.stage
+            if self.ending is not None or (stage is not None and stage.is_over):
                 return
-            if not isinstance(exc, TimeoutError):  # standard error may be the terminal that stands still
+            if not stands_still:  # standard error may be the terminal that stands still
                 with suppress(OSError):
                     print(f"{self.view_fault}: ending the run", file=sys.stderr, flush=True)
-            if self.enclosure.started and self.enclosure.stage is not None:
-                self.enclosure.stage.end("interrupted", politely=True)
+            if self.enclosure.started and stage is not None:
+                stage.end("interrupted", politely=True)
 
     def _note(self, text: str) -> None:
         self._show(self.view.note, text)
@@ -287,9 +303,21 @@ def probe_report(data: bytes) -> list[Event] | None:
     return [probe for probe in event["probes"] if isinstance(probe, dict)]
 
 
+@contextmanager
+def _ticking(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` each second from a signal handler, which also reaches a main thread that waits in a write."""
+    before = signal.signal(signal.SIGALRM, lambda *_: act())
+    signal.setitimer(signal.ITIMER_REAL, TICK_S, TICK_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _fault_of_output(exc: OSError) -> str:
     """Why nothing can be shown any more."""
-    if isinstance(exc, TimeoutError) or isinstance(getattr(exc, "cause", exc), BrokenPipeError):
+    if isinstance(getattr(exc, "cause", exc), TimeoutError | BrokenPipeError):
         return "nobody reads the output any more"
     return f"the output cannot be written any more ({(exc.strerror or str(exc)).lower()})"
 

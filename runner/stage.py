@@ -17,8 +17,13 @@ from typing import Any, BinaryIO
 from impyard.addon.errors import ImpyardError
 from impyard.runner import engine
 
-# Lines of pi that wait for the view; beyond that the box waits. News beyond that is dropped: the log has it.
-MAX_WAITING = 512
+# Output that waits for the view, each line with what it costs to keep; beyond that the box waits.
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+LINE_COST_BYTES = 256
+# News that wait; those beyond are dropped: the log has them.
+MAX_NEWS = 1024
+# So long after its end by the runner, what still waits to be shown is passed over.
+DRAIN_S = 5.0
 # An output that is silent this long after the container has gone has no more to say.
 SILENT_S = 5.0
 # A longer line is stored but not shown. pi's largest sum up a whole conversation.
@@ -67,7 +72,10 @@ class Stage:
         self.storage_error: str | None = None
         self.last_words = b""
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self._room = threading.BoundedSemaphore(MAX_WAITING)
+        self._room = threading.Condition()
+        self._waiting_bytes = self._waiting_news = 0
+        self._over_at: float | None = None
+        self._ended_at: float | None = None
         self._lock = threading.Lock()
         self._timers: list[threading.Timer] = []
         self._stdout, self._stderr = stdout, stderr
@@ -95,25 +103,52 @@ class Stage:
         while True:
             item = self._items.get()
             if isinstance(item, Line):
-                self._room.release()
+                with self._room:
+                    self._waiting_bytes -= _cost(item.data)
+                    self._room.notify_all()
+                if self._ended_at is not None and time.monotonic() > self._ended_at + DRAIN_S:
+                    continue
+            elif isinstance(item, News):
+                with self._room:
+                    self._waiting_news -= 1
             yield item
             if isinstance(item, Over):
                 return
 
     def tell(self, event: dict[str, Any]) -> None:
         """Put something in among the `items`; any thread may."""
-        if self._items.qsize() < 2 * MAX_WAITING:
-            self._items.put(News(event))
+        with self._room:
+            if self._waiting_news >= MAX_NEWS:
+                return
+            self._waiting_news += 1
+        self._items.put(News(event))
 
     def end(self, reason: str, *, politely: bool = False) -> None:
-        """End the box; the first reason given is kept. `politely` gives the agent time to store its session."""
+        """End the box; the first reason given is kept. `politely` gives the agent time to store its session.
+
+        A box that is over was not ended by what happens while its last output is shown, unless it is the caller's wish.
+        """
         with self._lock:
+            if self._over_at is not None and reason != "interrupted":
+                return
             self.ended_by = self.ended_by or reason
+            self._ended_at = self._ended_at or time.monotonic()
         if politely:
             engine.terminate(self.container)
             self._after(POLITE_S, lambda: engine.kill(self.container))
         else:
             engine.kill(self.container)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the container is gone; its last output may still wait."""
+        return self._over_at is not None
+
+    @property
+    def last_phase_since(self) -> float | None:
+        """When (time.monotonic()) the box was ended or was over, whichever came first; None while it works."""
+        times = [at for at in (self._ended_at, self._over_at) if at is not None]
+        return min(times, default=None)
 
     def close(self) -> None:
         """Make sure that the container is gone. Raises EngineError when it is not."""
@@ -164,7 +199,10 @@ class Stage:
         if not (first and data.startswith(b'{"impyard"')):  # the relay's report is not pi's
             self._store(stdout, data + b"\n")
         self._reader_waits = True
-        self._room.acquire()
+        with self._room:
+            while self._waiting_bytes and self._waiting_bytes + _cost(data) > MAX_WAITING_BYTES:
+                self._room.wait()
+            self._waiting_bytes += _cost(data)
         self._reader_waits = False
         self._items.put(Line(data))
 
@@ -176,7 +214,9 @@ class Stage:
 
     def _wait(self) -> None:
         status = self._waiter.result()
-        self.ceiling_passed = time.monotonic() >= self._asked_at
+        with self._lock:
+            self._over_at = time.monotonic()
+        self.ceiling_passed = self._over_at >= self._asked_at
         received, since = -1, time.monotonic()
         while self._reader.is_alive():
             self._reader.join(timeout=0.2)
@@ -186,3 +226,7 @@ class Stage:
                 break
         self._output.close()
         self._items.put(Over(status))
+
+
+def _cost(line: bytes) -> int:
+    return len(line) + LINE_COST_BYTES

@@ -24,6 +24,8 @@ SAME_DENIALS = 3  # of one kind shown one by one; the summary counts them all
 SUMMARY_FILES = 10
 SUMMARY_HOSTS = 8
 LEAST_COLUMNS = 24  # a terminal that is narrower breaks lines itself
+SHOWN_CHARS = 64 * 1024  # of one line, or of one piece of a streamed text
+SHOWN_TEXT_CHARS = 256 * 1024  # of an answer that was not streamed
 NAME_COLUMNS = 11  # of a line in the summary
 NEAR = 12  # columns: a cut goes to a blank that is so near
 WORD = 20  # columns: so close to the edge a streamed word waits for its end
@@ -102,7 +104,8 @@ class HumanView:
         """Show one line of pi's output."""
         if event is None:
             if line.strip():
-                self._line(line.decode("utf-8", "replace"), "dim")
+                self._left_out = self._left_out or len(line) > SHOWN_CHARS
+                self._line(line[: SHOWN_CHARS + 1].decode("utf-8", "replace"), "dim")
             return
         show = getattr(self, f"_on_{event['type']}", None)
         if show is not None:
@@ -158,7 +161,9 @@ class HumanView:
         inner = event.get("assistantMessageEvent")
         if not isinstance(inner, dict) or inner.get("type") != "text_delta":
             return
-        lines = str(inner.get("delta", "")).replace("\t", "    ").split("\n")
+        delta = str(inner.get("delta", ""))
+        self._left_out = self._left_out or len(delta) > SHOWN_CHARS
+        lines = delta[:SHOWN_CHARS].replace("\t", "    ").split("\n")
         if text := "\n".join(map(visible, lines)):
             self._stream(text)
             self._streamed = True
@@ -169,7 +174,8 @@ class HumanView:
             return
         text = text_of(message.get("content"))
         if text.strip() and not self._streamed:
-            for line in text.splitlines():
+            self._left_out = self._left_out or len(text) > SHOWN_TEXT_CHARS
+            for line in text[:SHOWN_TEXT_CHARS].splitlines():
                 self._line(line)
         self._end_text()
         if message.get("stopReason") == "error":
@@ -237,7 +243,9 @@ class HumanView:
     def _line(self, text: str, style: str = "", *, cut: bool = False, whole: bool = False) -> None:
         """One line: `cut` to the width, or `whole` whatever the width, or broken between words."""
         self._end_text()
-        shown = visible(text.replace("\t", "    "))
+        shown = visible(text[:SHOWN_CHARS].replace("\t", "    "))
+        if len(text) > SHOWN_CHARS:  # what is escaped is looked at letter by letter
+            shown += self._more
         room = self._columns() - 1
         if cut:
             lines = [self._fit(shown, room, at_blank=True)]

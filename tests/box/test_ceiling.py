@@ -193,6 +193,29 @@ def read_until(terminal: int, word: bytes) -> bytes:
     return text
 
 
+def test_a_terminal_that_stands_still_does_not_put_the_end_off(project: Project) -> None:
+    process, terminal = project.on_terminal(
+        "run", "--model", "demo", "--ceiling", "0.15", "\n".join(["run: seq 20"] * 4000)
+    )
+    try:
+        assert process.wait(40) == 124
+    finally:
+        os.close(terminal)
+    (folder,) = project.run_folders()
+    assert json.loads((folder / "run.json").read_bytes())["exit_reason"] == "ceiling"
+    assert project.leftovers() == []
+
+
+def test_a_reader_that_stands_still_does_not_keep_a_finished_run(project: Project) -> None:
+    flood = "for i in $(seq 400); do printf '%0200d\\n' $i; done"
+    process = project.start("run", "--json", "--model", "demo", "\n".join([f"run: {flood}"] * 5))
+    assert process.wait(40) == 0
+    (folder,) = project.run_folders()
+    receipt = json.loads((folder / "run.json").read_bytes())
+    assert (receipt["exit_reason"], receipt["error"]) == ("finished", "nobody reads the output any more")
+    assert project.leftovers() == []
+
+
 def test_a_terminal_that_closes_ends_the_run(project: Project) -> None:
     process, terminal = project.on_terminal("run", "--model", "demo", WAITING)
     try:

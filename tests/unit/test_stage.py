@@ -1,0 +1,126 @@
+"""A box's output on its way to the view: how much of it may wait, and what happens after the box's end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from impyard.runner import engine, stage
+from impyard.runner.stage import Line, News, Over, Stage
+
+MIB = 1024 * 1024
+
+
+class FakeEngine:
+    """A container that prints `chunks` and then ends."""
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        self.todo = chunks
+        self.taken = 0
+        self.ended = threading.Event()
+        self.killed = 0
+
+    def chunks(self) -> Iterator[tuple[int, bytes]]:
+        for chunk in self.todo:
+            self.taken += len(chunk)
+            yield 1, chunk
+
+    def result(self) -> int:
+        self.ended.wait(30)
+        return 0
+
+    def close(self) -> None:
+        pass
+
+    def kill(self, _container: str) -> None:
+        self.killed += 1
+        self.ended.set()
+
+
+def make_stage(monkeypatch: pytest.MonkeyPatch, folder: Path, fake: FakeEngine) -> Stage:
+    monkeypatch.setattr(engine, "attach", lambda _container: fake)
+    monkeypatch.setattr(engine, "wait_removed", lambda _container: fake)
+    monkeypatch.setattr(engine, "start", lambda _container: None)
+    monkeypatch.setattr(engine, "kill", fake.kill)
+    return Stage("c", folder / "out", folder / "err")
+
+
+def settled(fake: FakeEngine) -> int:
+    """How much has been read of the box once nothing more is taken."""
+    before = -1
+    while before != fake.taken:
+        before = fake.taken
+        time.sleep(0.3)
+    return before
+
+
+def test_the_box_waits_when_much_waits_for_a_slow_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = FakeEngine([b"x" * (4 * MIB - 1) + b"\n"] * 40)
+    there = make_stage(monkeypatch, tmp_path, fake)
+    there.start(60)
+    assert 60 * MIB <= settled(fake) <= 72 * MIB
+    fake.ended.set()
+    items = list(there.items())
+    assert sum(isinstance(item, Line) for item in items) == 40
+    assert items[-1] == Over(0)
+
+
+def test_many_short_lines_count_for_more_than_their_letters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(stage, "MAX_WAITING_BYTES", MIB)
+    fake = FakeEngine([b"\n"] * 20_000)
+    there = make_stage(monkeypatch, tmp_path, fake)
+    there.start(60)
+    assert settled(fake) <= 5000
+    fake.ended.set()
+    assert len(list(there.items())) == 20_001
+
+
+def test_a_line_that_is_longer_than_all_that_may_wait_gets_through(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(stage, "MAX_WAITING_BYTES", 100)
+    fake = FakeEngine([b"x" * 1000 + b"\n"] * 3)
+    fake.ended.set()
+    there = make_stage(monkeypatch, tmp_path, fake)
+    there.start(60)
+    assert len(list(there.items())) == 4
+
+
+def test_news_have_a_bound_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = FakeEngine([])
+    there = make_stage(monkeypatch, tmp_path, fake)
+    for _ in range(stage.MAX_NEWS + 5):
+        there.tell({})
+    fake.ended.set()
+    there.start(60)
+    assert sum(isinstance(item, News) for item in there.items()) == stage.MAX_NEWS
+
+
+def test_after_the_ceiling_a_slow_reader_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(stage, "DRAIN_S", 0.5)
+    fake = FakeEngine([b"x\n"] * 1000)
+    there = make_stage(monkeypatch, tmp_path, fake)
+    there.start(0.2)
+    began, shown = time.monotonic(), 0
+    for item in there.items():
+        shown += isinstance(item, Line)
+        time.sleep(0.05)
+    assert time.monotonic() - began < 5 and 0 < shown < 100
+    assert there.ended_by == "ceiling" and fake.killed == 1
+
+
+def test_a_box_that_is_over_did_not_reach_its_ceiling_while_it_was_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = FakeEngine([b"x\n"])
+    fake.ended.set()
+    there = make_stage(monkeypatch, tmp_path, fake)
+    there.start(0.5)
+    time.sleep(1)
+    there.end("gateway-lost")
+    assert [type(item) for item in there.items()] == [Line, Over]
+    assert there.ended_by is None and not there.ceiling_passed and there.is_over
