@@ -114,6 +114,9 @@ def check_workspace(path: Path, root: Path, secret_folders: Sequence[Path] = ())
     for name in ("policies", "runs", ".git"):
         if folder.is_relative_to(root / name):
             raise ImpyardError(f"the workspace {folder} lies in {name}/, which the box must not write", hint=other)
+    inner = folder.relative_to(root).parts if folder.is_relative_to(root) else ()
+    if hidden := next(filter(_is_env, inner), None):
+        raise ImpyardError(f"the workspace {folder} lies in {hidden}, which the box must not see", hint=other)
     for home in _homes():
         if folder == home or folder in home.parents:
             raise ImpyardError(f"the workspace {folder} is or contains the home folder {home}", hint=other)
@@ -151,9 +154,11 @@ def policy_files(root: Path, named: Sequence[Path], workspace: Path | None) -> t
 def hidden_paths(*roots: Path) -> Iterator[tuple[Path, bool]]:
     """What the box must not see under these folders, as (path, whether it is a folder).
 
-    Each `.env` and `.env.*` but `.env.example`. The target of a link is named in the link's place, if it lies under one
-    of the folders; elsewhere the box cannot see it. And each socket and named pipe: a read-only mount does not keep
-    anybody from talking to the program behind one. Raises ImpyardError for a folder that cannot be searched.
+    Each `.env` and `.env.*` but `.env.example`. The file that a link leads to is named in the link's place, if it lies
+    under one of the folders; elsewhere the box cannot see it. A link that leads to a folder, or into policies/, hides
+    nothing: an agent may have left it, and later boxes would miss what it names. And each socket and named pipe: a
+    read-only mount does not keep anybody from talking to the program behind one. Raises ImpyardError for a folder that
+    cannot be searched.
     """
     seen: set[Path] = set()
     for root in roots:
@@ -162,11 +167,9 @@ def hidden_paths(*roots: Path) -> Iterator[tuple[Path, bool]]:
             try:
                 with os.scandir(pending.pop()) as entries:
                     for entry in entries:
-                        name = entry.name
-                        if name == ".env" or (name.startswith(".env.") and name != ".env.example"):
-                            path = Path(entry.path).resolve()
-                            inside = any(path.is_relative_to(folder) and path != folder for folder in roots)
-                            if inside and path not in seen and path.exists():
+                        if _is_env(entry.name):
+                            path = _env_path(entry, roots)
+                            if path is not None and path not in seen:
                                 seen.add(path)
                                 yield path, path.is_dir()
                         elif entry.is_dir(follow_symlinks=False):
@@ -182,6 +185,23 @@ def hidden_paths(*roots: Path) -> Iterator[tuple[Path, bool]]:
                     ) from exc
             except FileNotFoundError:
                 continue
+
+
+def _is_env(name: str) -> bool:
+    return name == ".env" or (name.startswith(".env.") and name != ".env.example")
+
+
+def _env_path(entry: os.DirEntry[str], roots: Sequence[Path]) -> Path | None:
+    """What to cover for an entry with the name of a .env file."""
+    if not entry.is_symlink():
+        return Path(entry.path)
+    try:
+        path = Path(entry.path).resolve(strict=True)
+        is_file = path.is_file()
+    except (OSError, RuntimeError):  # it leads nowhere, or in a circle
+        return None
+    inside = any(path.is_relative_to(root) and not path.is_relative_to(root / "policies") for root in roots)
+    return path if is_file and inside else None
 
 
 def mounts_under(root: Path, table: Path = Path("/proc/self/mountinfo")) -> list[Path]:

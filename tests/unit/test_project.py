@@ -257,6 +257,27 @@ def test_an_env_link_covers_what_it_leads_to_if_the_box_could_see_it(tmp_path: P
     assert list(hidden_paths(root)) == [(root / "deploy" / "secrets", False)]
 
 
+@pytest.mark.parametrize(
+    "target", [".", "..", "../src", "../policies/gateway.yaml", "../policies", "/", ".env", "../x"]
+)
+def test_an_env_link_that_an_agent_left_hides_nothing_of_the_project(tmp_path: Path, target: str) -> None:
+    root = tmp_path / "p"
+    for file in ("src/main.py", "policies/gateway.yaml", "ws/work"):
+        (root / file).parent.mkdir(parents=True)
+        (root / file).write_text("")
+    (root / "ws" / ".env").symlink_to(target)
+    assert list(hidden_paths(root)) == []
+    assert list(hidden_paths(root, root / "ws")) == []
+
+
+@pytest.mark.parametrize("name", [".env", ".env.d/ws"])
+def test_a_workspace_that_would_be_covered_is_refused(tmp_path: Path, name: str) -> None:
+    root = tmp_path.resolve() / "p"
+    (root / name).mkdir(parents=True)
+    with pytest.raises(ImpyardError, match="must not see"):
+        check_workspace(root / name, root)
+
+
 def test_folders_behind_links_are_not_searched(tmp_path: Path) -> None:
     root = tmp_path / "p"
     root.mkdir()
