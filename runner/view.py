@@ -1,7 +1,8 @@
 """What a person sees of a run while it goes on, and the summary at its end.
 
-Everything that comes from the box is shown with its control characters escaped: a terminal obeys them. Works on a
-terminal of any width and without one.
+Everything that comes from the box is shown with its control characters escaped: a terminal obeys them. What the agent,
+the model and its tools say stands behind a bar, on each line: the first column is impyard's own, so that nobody in the
+box can speak for it. Works on a terminal of any width and without one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ LEAST_COLUMNS = 24  # a terminal that is narrower breaks lines itself
 SHOWN_CHARS = 64 * 1024  # of one line, or of one piece of a streamed text
 SHOWN_TEXT_CHARS = 256 * 1024  # of an answer that was not streamed
 NAME_COLUMNS = 11  # of a line in the summary
+GUTTER = 2  # columns: the bar before what the box says
 NEAR = 12  # columns: a cut goes to a blank that is so near
 WORD = 20  # columns: so close to the edge a streamed word waits for its end
 
@@ -95,6 +97,7 @@ class HumanView:
         self._denials: Counter[tuple[str, ...]] = Counter()
         plain = (out.encoding or "ascii").lower().replace("-", "") not in ("utf8", "utf_8")
         self._call, self._no, self._rule, self._more = (">", "x", "-", "...") if plain else ("▸", "✗", "─", "…")
+        self._bar = "|" if plain else "│"
 
     def opening(self, run: str, model: str, workspace: str, ceiling_s: float) -> None:
         """Say what starts."""
@@ -105,7 +108,7 @@ class HumanView:
         if event is None:
             if line.strip():
                 self._left_out = self._left_out or len(line) > SHOWN_CHARS
-                self._line(line[: SHOWN_CHARS + 1].decode("utf-8", "replace"), "dim")
+                self._line(line[: SHOWN_CHARS + 1].decode("utf-8", "replace"), "dim", boxed=True)
             return
         show = getattr(self, f"_on_{event['type']}", None)
         if show is not None:
@@ -176,7 +179,7 @@ class HumanView:
         if text.strip() and not self._streamed:
             self._left_out = self._left_out or len(text) > SHOWN_TEXT_CHARS
             for line in text[:SHOWN_TEXT_CHARS].splitlines():
-                self._line(line)
+                self._line(line, boxed=True)
         self._end_text()
         if message.get("stopReason") == "error":
             self._line(f"{self._no} the model call failed: {message.get('errorMessage')}", "red", cut=True)
@@ -195,16 +198,16 @@ class HumanView:
             return  # what it wrote or read is not news; that it failed would be
         lines = text.rstrip().splitlines()
         for line in lines[:TOOL_LINES]:
-            self._line(f"  {line}", "red" if event.get("isError") else "dim", cut=True)
+            self._line(line, "red" if event.get("isError") else "dim", cut=True, boxed=True)
         if len(lines) > TOOL_LINES:
-            self._line(f"  {self._more} {len(lines) - TOOL_LINES} more lines", "dim")
+            self._line(f"{self._more} {len(lines) - TOOL_LINES} more lines", "dim", boxed=True)
             self._left_out = True
 
     def _on_auto_retry_start(self, event: Event) -> None:
         delay = event.get("delayMs")
         delay_s = delay / 1000 if isinstance(delay, int | float) else 0
         attempts = f"{event.get('attempt')} of {event.get('maxAttempts')}"
-        self._line(f"{self._more} trying again in {delay_s:g} s ({attempts})", "dim")
+        self._line(f"{self._more} trying again in {delay_s:g} s ({attempts})", "dim", cut=True)
 
     def _on_compaction_start(self, event: Event) -> None:
         self._line(f"{self._more} the conversation is long; pi sums it up", "dim")
@@ -228,10 +231,32 @@ class HumanView:
                 if self._column + width > room:
                     self._out.write("\n")
                     self._column = 0
-            self._out.write(piece)
-            self._column = 0 if piece == "\n" else self._column + width
+            self._put(piece, room)
             self._in_word = is_word
         self._out.flush()
+
+    def _put(self, piece: str, room: int) -> None:
+        """Write a word, blanks or the end of a line, behind the bar; a word that fits no line is broken."""
+        if piece == "\n":
+            self._out.write("\n" if self._column else f"{self._bar}\n")
+            self._column = 0
+            return
+        if not self._column:
+            self._out.write(f"{self._bar} ")
+            self._column = GUTTER
+        if self._wraps and self._column + cells(piece) > room:
+            if piece[0] == " ":
+                piece = piece[: max(room - self._column, 0)]
+            else:
+                first, *rest = broken(piece, room - GUTTER, room - self._column)
+                self._out.write(first)
+                for line in rest:
+                    self._out.write(f"\n{self._bar} {line}")
+                    self._column = GUTTER
+                piece = ""
+                self._column += cells(rest[-1] if rest else first)
+        self._out.write(piece)
+        self._column += cells(piece)
 
     def _end_text(self) -> None:
         if self._held:
@@ -240,19 +265,24 @@ class HumanView:
             self._out.write("\n")
             self._column = 0
 
-    def _line(self, text: str, style: str = "", *, cut: bool = False, whole: bool = False) -> None:
-        """One line: `cut` to the width, or `whole` whatever the width, or broken between words."""
+    def _line(self, text: str, style: str = "", *, cut: bool = False, whole: bool = False, boxed: bool = False) -> None:
+        """One line: `cut` to the width, or `whole` whatever the width, or broken between words. `boxed` puts the bar
+        before each line: it is the box that speaks."""
         self._end_text()
         shown = visible(text[:SHOWN_CHARS].replace("\t", "    "))
         if len(text) > SHOWN_CHARS:  # what is escaped is looked at letter by letter
             shown += self._more
-        room = self._columns() - 1
+        room = self._columns() - 1 - (GUTTER if boxed else 0)
         if cut:
             lines = [self._fit(shown, room, at_blank=True)]
+        elif whole or not self._wraps:
+            lines = [shown]
         else:
-            lines = [shown] if whole or not self._wraps else wrapped(shown, room).split("\n")
+            lines = _lines(shown, room, "" if boxed else "  ")
         codes = {"dim": "2", "bold": "1", "red": "31", "green": "32"}
         for line in lines:
+            if boxed:
+                line = f"{self._bar} {line}" if line else self._bar
             if self._color and style:
                 line = f"\x1b[{codes[style]}m{line}\x1b[0m"
             self._out.write(f"{self._start}{line}\n")
@@ -261,7 +291,7 @@ class HumanView:
     def _field(self, name: str, value: str, *, whole: bool = False) -> None:
         lines = [value]
         if self._wraps and not whole:
-            lines = wrapped(visible(value), self._columns() - 1 - NAME_COLUMNS).split("\n")
+            lines = _lines(visible(value), self._columns() - 1 - NAME_COLUMNS)
         for number, line in enumerate(lines):
             self._line(f"{name if number == 0 else '':<{NAME_COLUMNS - 1}} {line}", whole=True)
 
@@ -308,6 +338,29 @@ def cells(text: str) -> int:
         return len(text)
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide - sum(unicodedata.combining(char) != 0 for char in text)
+
+
+def broken(text: str, room: int, first: int) -> list[str]:
+    """`text` cut into lines of `room` columns, the first of them of `first`."""
+    lines, used, limit = [""], 0, first
+    for char in text:
+        width = cells(char)
+        if used + width > limit and (lines[-1] or len(lines) == 1):
+            lines.append("")
+            used, limit = 0, room
+        lines[-1] += char
+        used += width
+    return lines
+
+
+def _lines(shown: str, room: int, hanging: str = "") -> list[str]:
+    """Lines of at most `room` columns, broken between words, and in a word that is longer: what a terminal breaks by
+    itself goes on in its first column. `hanging` goes before each line but the first."""
+    lines: list[str] = []
+    for line in wrapped(shown, room, hanging).split("\n"):
+        first, *rest = broken(line, room - len(hanging), room) if cells(line) > room else [line]
+        lines += [first, *(hanging + more for more in rest)]
+    return lines
 
 
 def duration_text(seconds: float) -> str:
