@@ -1,0 +1,18 @@
+"""What all tests rely on, however they were started."""
+
+from __future__ import annotations
+
+import signal
+
+
+def pytest_configure() -> None:
+    """Take signals as a person's terminal gives them.
+
+    Whoever starts the tests in the background, or under nohup, hands down an ignored SIGINT or SIGHUP, and so would every
+    program that a test starts and then signals.
+    """
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
