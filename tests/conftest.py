@@ -8,8 +8,8 @@ import signal
 def pytest_configure() -> None:
     """Take signals as a person's terminal gives them.
 
-    Whoever starts the tests in the background, or under nohup, hands down an ignored SIGINT or SIGHUP, and every program
-    that a test starts and then signals would ignore it too.
+    Whoever starts the tests in the background, or under nohup, hands down an ignored SIGINT or SIGHUP. The programs
+    that a test starts, to signal them, would ignore it too.
     """
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
