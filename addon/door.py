@@ -195,7 +195,6 @@ class Door:
         self._open: dict[str, DoorConnection] = {}
         self._servers: list[asyncio.Server] = []
         self._held: set[asyncio.StreamWriter] = set()
-        self.refused_connections = 0
 
     async def listen_unix(self, directory: Path, *, uid: int | None = None, gid: int | None = None) -> None:
         """Open `judge.sock` and `life.sock` in `directory`, which is made private to `uid`.
@@ -240,7 +239,6 @@ class Door:
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= MAX_CONNECTIONS:
-            self.refused_connections += 1
             writer.transport.abort()
             return
         connection = DoorConnection(reader, writer, self._options, self._mode, self._handlers)
