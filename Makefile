@@ -1,7 +1,7 @@
 # Each target sets up what it needs; see CONTRIBUTING.md.
 PYTHON := .venv/bin/python
 
-.PHONY: dev check fix test bench package lint
+.PHONY: dev check fix test attacks bench package lint
 
 dev: ## .venv with everything for development
 	@IMPYARD_SETUP=dev bin/impyard
@@ -22,6 +22,11 @@ test: ## all of it; as root on Debian or Ubuntu, Docker is installed and started
 	@IMPYARD_SETUP=test bin/impyard
 	bin/impyard image build
 	@status=0; $(MAKE) --no-print-directory lint || status=1; $(PYTHON) -m pytest -q || status=1; exit $$status
+
+attacks: ## every attempt of the attack suite, and a table by group
+	@IMPYARD_SETUP=test bin/impyard
+	bin/impyard image build
+	$(PYTHON) -m pytest -q -m attack
 
 bench: dev ## figures beside their targets; some minutes. One of them: make bench NAMES=kept
 	$(PYTHON) -m tests.bench $(NAMES)

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 
-def pytest_configure() -> None:
+from tests.attacks.scoreboard import Scoreboard
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """For tests/attacks/scoreboard.py."""
+    parser.addoption("--attacks-readme", action="store_true", help="print the README's table of attempts")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Take signals as a person's terminal gives them.
 
     Whoever starts the tests in the background, or under nohup, hands down an ignored SIGINT or SIGHUP. The programs
@@ -16,3 +25,4 @@ def pytest_configure() -> None:
             signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(Scoreboard(config))

@@ -1,0 +1,119 @@
+"""What `make attacks` prints: attempts by group, how many ended as they should, and the controls that fired.
+
+A test counts once in each group of which it makes an attempt. A control is an attempt that succeeds while the
+protection is off: one that passes has fired.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.attacks.entries import ENTRIES, GROUPS, group_of
+
+
+@dataclass
+class Score:
+    """One group: the tests that attempt something, and the controls, each as found and as ended well."""
+
+    attempts: int = 0
+    held: int = 0
+    controls: int = 0
+    fired: int = 0
+
+
+@dataclass
+class Marks:
+    """What a test attempts, and of what it is the control."""
+
+    attempts: set[str] = field(default_factory=set)
+    controls: set[str] = field(default_factory=set)
+
+
+def marks_of(item: pytest.Item) -> Marks:
+    """The entries in an item's marks. Raises UsageError for an entry that is not in the list."""
+    marks = Marks()
+    for mark in item.iter_markers("attack"):
+        if unknown := set(mark.args) - ENTRIES:
+            raise pytest.UsageError(f"{item.nodeid}: not in tests/attacks/entries.py: {', '.join(sorted(unknown))}")
+        (marks.controls if mark.kwargs.get("control") else marks.attempts).update(mark.args)
+    return marks
+
+
+def score(found: Mapping[str, Marks], passed: set[str]) -> dict[str, Score]:
+    """The score of every group, by the tests' marks and the names of those that passed."""
+    scores = {group: Score() for group in GROUPS}
+    for name, marks in found.items():
+        for group in {group_of(entry) for entry in marks.attempts}:
+            scores[group].attempts += 1
+            scores[group].held += name in passed
+        for group in {group_of(entry) for entry in marks.controls}:
+            scores[group].controls += 1
+            scores[group].fired += name in passed
+    return scores
+
+
+def table(scores: Mapping[str, Score]) -> str:
+    """The scores in lines for a terminal."""
+    width = max(len(group) for group in scores)
+    lines = [f"{'group':<{width}}  attempts  as they should  controls  fired"]
+    total = Score()
+    for group, one in [*scores.items(), ("all", total)]:
+        lines.append(f"{group:<{width}}  {one.attempts:>8}  {one.held:>14}  {one.controls:>8}  {one.fired:>5}")
+        total.attempts += one.attempts
+        total.held += one.held
+        total.controls += one.controls
+        total.fired += one.fired
+    return "\n".join(lines)
+
+
+def readme_table(scores: Mapping[str, Score]) -> str:
+    """What the suite attempts, for the README."""
+    rows = [f"| {group} | {one.attempts} | {one.controls} |" for group, one in scores.items()]
+    attempts = sum(one.attempts for one in scores.values())
+    controls = sum(one.controls for one in scores.values())
+    return "\n".join(["| Group | Attempts | Controls |", "|---|---|---|", *rows, f"| all | {attempts} | {controls} |"])
+
+
+class Scoreboard:
+    """The plugin: prints the table after a run of `-m attack`, and the README's for `--attacks-readme`."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._found: dict[str, Marks] = {}
+        self._passed: set[str] = set()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            marks = marks_of(item)
+            if marks.attempts or marks.controls:
+                self._found[item.nodeid] = marks
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self._passed.add(report.nodeid)
+        elif report.failed:
+            self._passed.discard(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._config.getoption("--attacks-readme"):
+            terminalreporter.write_line(readme_table(score(self._found, set())))
+            attempted = {entry for marks in self._found.values() for entry in marks.attempts}
+            terminalreporter.write_line("not attempted: " + (" ".join(sorted(ENTRIES - attempted)) or "none"))
+        elif self._config.option.markexpr == "attack" and not self._config.option.collectonly:
+            terminalreporter.write_line("")
+            terminalreporter.write_line(table(score(self._found, self._passed)))
+
+
+def collected() -> str:
+    """The README's table and the entries that nobody attempts, as pytest's own collection finds them."""
+    import subprocess
+
+    command = ["-q", "--collect-only", "-m", "attack", "--attacks-readme", "-p", "no:cacheprovider"]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *command], capture_output=True, text=True, timeout=120, check=True
+    )
+    return result.stdout[result.stdout.index("| Group") :]
