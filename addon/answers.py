@@ -34,6 +34,14 @@ _ADDRESSES = re.compile(
 )
 
 
+_PHRASES = {
+    400: "Bad Request",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+    502: "Bad Gateway",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An answer made by the gateway: status, headers and body, ready for either HTTP version."""
@@ -41,6 +49,13 @@ class Answer:
     status: int
     headers: dict[str, str]
     body: bytes
+
+    @property
+    def phrase(self) -> str:
+        """The words of an HTTP/1 status line. Python's clients and wget show nothing else."""
+        if self.status == 403:
+            return f"Denied by egress policy ({self.headers['x-impyard-reason']})"
+        return _PHRASES.get(self.status, "Refused")
 
 
 def denial(decision: Decision, decision_id: str | None, *, user_agent: str = "", proof: str = "") -> Answer:
@@ -97,8 +112,7 @@ def protocol_error(status: int, message: str) -> Answer:
 
 def raw_http1(answer: Answer) -> bytes:
     """The answer as HTTP/1.1 bytes that also end the connection, for requests too broken to have a flow."""
-    reasons = {400: "Bad Request", 403: "Forbidden", 413: "Content Too Large", 431: "Request Header Fields Too Large"}
-    head = [f"HTTP/1.1 {answer.status} {reasons.get(answer.status, 'Refused')}", "connection: close"]
+    head = [f"HTTP/1.1 {answer.status} {answer.phrase}", "connection: close"]
     head += [f"{name}: {value}" for name, value in answer.headers.items()]
     return "\r\n".join([*head, "", ""]).encode("ascii", "replace") + answer.body
 

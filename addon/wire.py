@@ -95,7 +95,9 @@ def _version(flow: http.HTTPFlow) -> str:
 
 def to_response(answer: Answer) -> http.Response:
     """An answer of ours as mitmproxy's response."""
-    return http.Response.make(answer.status, answer.body, answer.headers)
+    response = http.Response.make(answer.status, answer.body, answer.headers)
+    response.data.reason = answer.phrase.encode("ascii")  # HTTP/2 has no place for it
+    return response
 
 
 def strip_for_origin(request: http.Request, host: str, port: int, scheme: str) -> None:

@@ -97,7 +97,7 @@ def test_every_kind_of_client_ends_at_the_judge(project: Project, origin: Origin
 
     *curls, python, node = result.file("denied").splitlines()
     assert [*curls, node] == ["403"] * 8
-    assert python.endswith("HTTP Error 403: Forbidden")
+    assert python.endswith("HTTP Error 403: Denied by egress policy (unlisted-host)")
     lines = [line for line in project.asked() if line["host"] == "example.com"]
     assert {line["verdict"] for line in lines} == {"deny"} and {line["reason"] for line in lines} == {"unlisted-host"}
     curl_paths = ["/plain", "/noproxy", "/http", "/no-environment", "/no-proxy-all", "/insecure", "/port"]

@@ -31,6 +31,8 @@ def test_a_refusal_is_final_for_pi(reason: str) -> None:
     assert json.loads(text)["error"].startswith("Access denied by egress policy: ")
     assert answer.headers["content-length"] == str(len(answer.body))
     assert answer.status == (400 if reason == "malformed" else 403)
+    assert not RETRIED.search(answer.phrase)
+    assert answer.status == 400 or reason in answer.phrase
 
 
 def test_control_the_pattern_finds_what_pi_would_retry() -> None:
