@@ -193,6 +193,7 @@ def agent_environment(box: Box) -> dict[str, str]:
         "GIT_CONFIG_VALUE_0": "*",
         "GIT_TERMINAL_PROMPT": "0",
         "NO_UPDATE_NOTIFIER": "1",
+        "npm_config_update_notifier": "false",  # npm has a switch of its own; on, each use asks for one package more
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
 
