@@ -8,6 +8,7 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Lookup = Callable[[str], Awaitable[list[str]]]
@@ -18,14 +19,25 @@ TTL_S = 60.0
 MAX_NAMES = 1024
 LOOKUP_TIMEOUT_S = 15.0
 
-# Ways to write an IPv4 address inside an IPv6 one, beyond those that the ipaddress module names.
-_NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
-# Not the internet either, whatever the running Python's tables say of them: protocol assignments, relays, site-local
-# addresses, documentation, segment routing (IANA's special-purpose registries), and the host service of one cloud.
+# What IANA gives to hosts of the internet; all else of IPv6 is private, local, mapped from IPv4 or not yet anybody's.
+_UNICAST6 = ipaddress.IPv6Network("2000::/3")
+# Not the internet either, whatever the running Python's tables say of it (IANA's special-purpose registries).
 _SPECIAL = tuple(
     ipaddress.ip_network(text)
-    for text in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "fec0::/10", "3fff::/20", "5f00::/16")
-)
+    for text in (
+        # this network, private, carriers' NAT, loopback, link-local with the metadata services of the clouds
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
+        # protocol assignments (one cloud's metadata among them), documentation, 6to4 relays, benchmarking
+        "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+        "168.63.129.16/32",  # the host service of one cloud
+        "224.0.0.0/4", "240.0.0.0/4",  # multicast; reserved, and broadcast
+        # protocol assignments (Teredo, benchmarking and ORCHID among them), documentation, 6to4, the former 6bone
+        "2001::/23", "2001:db8::/32", "2002::/16", "3ffe::/16", "3fff::/20",
+    )
+)  # fmt: skip
+# The interface part of ISATAP (RFC 5214, 6.1), without its bit for "globally unique": an IPv4 address follows it.
+_ISATAP, _UNIQUE = 0x0000_5EFE, 0x0200_0000
+HOSTS_FILE = Path("/etc/hosts")
 
 
 class PrivateAddress(Exception):
@@ -41,14 +53,11 @@ def is_public(text: str) -> bool:
     try:
         address: Address = ipaddress.ip_address(text)
     except ValueError:
-        return False  # a scope id, or no address at all
+        return False  # no address at all
     if isinstance(address, ipaddress.IPv6Address):
-        if address.scope_id is not None or any(address in network for network in _NAT64):
+        if address.scope_id is not None or address not in _UNICAST6:
             return False
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-        if inner is not None:
-            return False
-        if int(address) >> 32 == 0:  # the deprecated IPv4-compatible form
+        if (int(address) >> 32) & 0xFFFF_FFFF & ~_UNIQUE == _ISATAP:
             return False
     if any(address.version == network.version and address in network for network in _SPECIAL):
         return False
@@ -56,10 +65,25 @@ def is_public(text: str) -> bool:
 
 
 async def system_lookup(host: str) -> list[str]:
-    """All addresses that the host's own resolver knows for a name, in its order of preference."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    """All addresses that the host's own resolver knows for a name, in its order of preference.
+
+    The name as it stands: the search list of resolv.conf would ask for names below it that no rule allows.
+    """
+    return await asyncio.to_thread(_ask_system, host)
+
+
+def _ask_system(host: str) -> list[str]:
+    absolute = host if _in_hosts_file(host) else f"{host}."  # the file's names end without a dot
+    found = socket.getaddrinfo(absolute, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(item[4][0]) for item in found))
+
+
+def _in_hosts_file(host: str) -> bool:
+    try:
+        lines = HOSTS_FILE.read_text("utf-8", "replace").lower().splitlines()
+    except OSError:
+        return False
+    return any(host in line.partition("#")[0].split()[1:] for line in lines)
 
 
 class Resolver:
@@ -69,6 +93,7 @@ class Resolver:
         self._lookup = lookup
         self._clock = clock
         self._known: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._asking: dict[str, asyncio.Future[str]] = {}
 
     def remembered(self, host: str) -> str | None:
         """The checked address of `host` if it is still fresh; for the path without an await."""
@@ -82,6 +107,19 @@ class Resolver:
         """
         if known := self.remembered(host):
             return known
+        asking = self._asking.get(host)
+        if asking is None:
+            asking = self._asking[host] = asyncio.ensure_future(self._ask(host))
+            asking.add_done_callback(lambda done: self._asked(host, done))
+        # Shielded: whoever gives up takes nobody else's answer along.
+        return await asyncio.shield(asking)
+
+    def _asked(self, host: str, done: asyncio.Future[str]) -> None:
+        self._asking.pop(host, None)
+        if not done.cancelled():
+            done.exception()  # all who asked may have gone
+
+    async def _ask(self, host: str) -> str:
         try:
             answers = [str(ipaddress.ip_address(host.strip("[]")))]
         except ValueError:

@@ -9,24 +9,49 @@ import pytest
 from impyard.addon.resolve import MAX_NAMES, TTL_S, PrivateAddress, Resolver, Unresolvable, is_public
 
 PUBLIC = ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "1.1.1.1"]
+# The neighbours of what is refused.
+AT_THE_EDGE = [
+    "100.63.255.255",
+    "100.128.0.0",
+    "172.32.0.1",
+    "198.17.255.255",
+    "2001:200::1",
+    "2a00::1",
+    "223.255.255.254",
+]
 
 
-@pytest.mark.parametrize("address", PUBLIC)
+@pytest.mark.parametrize("address", PUBLIC + AT_THE_EDGE)
 def test_public_addresses(address: str) -> None:
     assert is_public(address)
 
 
+@pytest.mark.attack("98")
 @pytest.mark.parametrize(
     "address",
     [
-        "127.0.0.1", "127.255.255.254", "0.0.0.0", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1",
-        "169.254.169.254", "100.64.0.1", "100.100.100.200", "198.18.0.1", "198.51.100.1", "203.0.113.1", "192.0.2.1",
-        "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255",
-        "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "ff02::1", "2001:db8::1",
-        "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:93.184.216.34", "::127.0.0.1", "::93.184.216.34",
-        "64:ff9b::7f00:1", "64:ff9b::5db8:d822", "64:ff9b:1::1", "2002:7f00:1::", "2002:5db8:d822::",
-        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
-        "2130706433", "0x7f.1", "127.1", "localhost", "",
+        # IPv4: this host and network, private, carriers' NAT, link-local
+        "127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "172.16.0.1",
+        "172.31.255.255", "192.168.1.1", "169.254.0.1", "100.64.0.1", "100.127.255.255",
+        # metadata and host services of the clouds
+        "169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200", "168.63.129.16", "192.0.0.192",
+        "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fe80::a9fe:a9fe",
+        # benchmarking, documentation, protocol assignments, relays, multicast, reserved, broadcast
+        "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1", "192.0.2.1", "192.0.0.9", "192.0.0.170",
+        "192.88.99.1", "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.254", "255.255.255.255",
+        # IPv6: none, this host, link-local, site-local, unique local, multicast, discard, segment routing
+        "::", "::1", "::2", "fe80::1", "fe80::1%eth0", "febf::1", "fec0::1", "fc00::1", "fdff::1", "ff02::1",
+        "ff0e::1", "100::1", "5f00::1", "4000::1", "2606:2800:220:1::1%1",
+        # documentation, benchmarking, ORCHID, the former 6bone
+        "2001:db8::1", "3fff::1", "2001:2::1", "2001:10::1", "2001:20::1", "3ffe::1",
+        # IPv4 inside of IPv6, public or not: mapped, translated, compatible, NAT64, 6to4, Teredo, ISATAP
+        "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:93.184.216.34", "::ffff:7f00:1", "::ffff:0:127.0.0.1",
+        "::ffff:0:5db8:d822", "::127.0.0.1", "::93.184.216.34", "64:ff9b::7f00:1", "64:ff9b::5db8:d822",
+        "64:ff9b:1::1", "64:ff9b:1:ffff::10.0.0.1", "2002:7f00:1::", "2002:5db8:d822::",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2", "2606:2800:220:1:0:5efe:7f00:1", "2606:2800:220:1:200:5efe:5db8:d822",
+        # no plain literals
+        "2130706433", "0x7f.1", "127.1", "0177.0.0.1", "127.0.0.1.", "\uff11\uff12\uff17.0.0.1", "\u2460\u2461\u2466.0.0.1", "%31.1.1.1",
+        "1.1.1.1%1", "localhost", "",
     ],
 )  # fmt: skip
 def test_everything_else_is_not(address: str) -> None:
@@ -58,6 +83,31 @@ def test_the_first_answer_is_dialled_and_asked_for_once() -> None:
     assert names.asked == ["a.test"]
 
 
+def test_many_who_ask_at_once_share_one_question_and_its_end() -> None:
+    names = Names({"a.test": PUBLIC})
+
+    async def ask(table: Names) -> list[str | BaseException]:
+        waiting = asyncio.Event()
+
+        async def slow(host: str) -> list[str]:
+            await waiting.wait()
+            return await table(host)
+
+        resolver = Resolver(slow)
+        asking = [asyncio.create_task(resolver.resolve("a.test")) for _ in range(5)]
+        await asyncio.sleep(0)
+        asking[0].cancel()  # who gives up takes nobody's answer along
+        await asyncio.sleep(0)
+        waiting.set()
+        return await asyncio.gather(*asking[1:], return_exceptions=True)
+
+    assert asyncio.run(ask(names)) == [PUBLIC[0]] * 4
+    assert names.asked == ["a.test"]
+    none = Names({})
+    assert [type(end) for end in asyncio.run(ask(none))] == [Unresolvable] * 4
+    assert none.asked == ["a.test"]
+
+
 def test_a_name_is_asked_for_again_after_its_time() -> None:
     names = Names({"a.test": [PUBLIC[0]]})
     now = [0.0]
@@ -71,6 +121,7 @@ def test_a_name_is_asked_for_again_after_its_time() -> None:
         resolve(resolver, "a.test")
 
 
+@pytest.mark.attack("100")
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_one_private_answer_refuses_the_name(position: int) -> None:
     answers = [*PUBLIC[:2]]
