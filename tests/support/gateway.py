@@ -35,6 +35,7 @@ class LiveGateway:
         ca: Path | None = None,
         fault: str = "",
         policies: list[Path] | None = None,
+        env: dict[str, str] | None = None,
     ) -> None:
         self.root = root
         self.run = run
@@ -57,7 +58,12 @@ class LiveGateway:
                 pass_fds=[theirs.fileno()],
                 cwd=ROOT,
                 stderr=log,
-                env={**os.environ, "HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"},
+                env={
+                    **os.environ,
+                    "HTTPS_PROXY": "http://127.0.0.1:9",
+                    "HTTP_PROXY": "http://127.0.0.1:9",
+                    **(env or {}),
+                },
             )
         theirs.close()
         self._line = ours

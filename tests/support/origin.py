@@ -46,9 +46,9 @@ class Seen:
 class Origin:
     """A threaded server on loopback. Paths choose the answer: see `_answer`."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None, *, port: int = 0) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self._tls = tls
-        self._socket = socket.create_server(("127.0.0.1", port), backlog=128)
+        self._socket = socket.create_server((host, port), backlog=128)
         self.port = self._socket.getsockname()[1]
         self.connections = 0
         self.seen: list[Seen] = []
@@ -175,7 +175,11 @@ class Origin:
         elif path.startswith("/pub/empty"):
             send(b"HTTP/1.1 204 No Content\r\n\r\n")
         elif path.startswith("/pub/redirect"):
-            send(b"HTTP/1.1 302 Found\r\nlocation: https://b.test/x\r\ncontent-length: 0\r\n\r\n")
+            location = (argument or "https://b.test/x").encode()
+            send(b"HTTP/1.1 302 Found\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n" % location)
+        elif path.startswith("/pub/last"):
+            send(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlast")
+            return False
         else:
             body = b"" if seen.method == "HEAD" else b"hello from the origin\n"
             send(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 22\r\n\r\n" + body)
