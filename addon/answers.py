@@ -28,18 +28,20 @@ _RETRIED = re.compile(
     re.IGNORECASE,
 )
 
+_PHRASES = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    414: "URI Too Long",
+    431: "Request Header Fields Too Large",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+}
+
 # What messages of the network stack say in brackets: numbers of errors, and addresses; and addresses without.
 _ADDRESSES = re.compile(
     r"\([^()]*\)|\[[^\[\]]*\]|[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?::[0-9]+)?|[0-9a-f]*:[0-9a-f:]*:[0-9a-f.]*", re.I
 )
-
-
-_PHRASES = {
-    400: "Bad Request",
-    413: "Content Too Large",
-    431: "Request Header Fields Too Large",
-    502: "Bad Gateway",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,10 @@ class Answer:
         return _PHRASES.get(self.status, "Refused")
 
 
-def denial(decision: Decision, decision_id: str | None, *, user_agent: str = "", proof: str = "") -> Answer:
-    """The answer to a denied request: status 403, or 400 where the request itself is malformed.
+def denial(
+    decision: Decision, decision_id: str | None, *, user_agent: str = "", proof: str = "", status: int = 0
+) -> Answer:
+    """The answer to a denied request: status 403, or 400 where the request itself is malformed, unless one is given.
 
     `decision_id` is None when the denial could not be recorded. `proof` answers a canary.
     """
@@ -80,7 +84,8 @@ def denial(decision: Decision, decision_id: str | None, *, user_agent: str = "",
         headers["x-impyard-decision"] = decision_id
     if proof:
         headers["x-impyard-canary"] = proof
-    return _answer(400 if decision.reason == "malformed" else 403, headers, body, plain=user_agent.startswith("git/"))
+    status = status or (400 if decision.reason == "malformed" else 403)
+    return _answer(status, headers, body, plain=user_agent.startswith("git/"))
 
 
 def upstream_failure(message: str, *, host: str, decision_id: str | None) -> Answer:

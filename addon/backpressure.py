@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 
-# What may wait on one side of one connection before its other side is read no further.
-MAX_WAITING_BYTES = 1 << 20
+from impyard.addon.limits import DEFAULTS
 
 
 class Gate:
     """Counts bytes that wait for somebody. `passed` returns once they are few enough."""
 
-    def __init__(self, limit: int = MAX_WAITING_BYTES) -> None:
+    def __init__(self, limit: int = DEFAULTS.waiting_bytes) -> None:
         self._limit = limit
         self._waiting = 0
         self._open = asyncio.Event()
@@ -49,8 +48,8 @@ class Gates:
     gate of the origin whose answer the box does not take; the other origins are read on.
     """
 
-    def __init__(self) -> None:
-        self.uploads = Gate()
+    def __init__(self, limit: int = DEFAULTS.waiting_bytes) -> None:
+        self.uploads = Gate(limit)
         self.stalled: dict[int, Gate] = {}
 
 

@@ -29,7 +29,7 @@ class Destination:
 
 @dataclass
 class Refusal:
-    """A refusal below the level of a flow. `answer` is filled in by whoever records it."""
+    """A refusal below the level of a flow. `answer`, with `status`, is filled in by whoever records it."""
 
     client: Client
     host: str
@@ -39,6 +39,7 @@ class Refusal:
     method: str = ""
     path: str = ""
     http: str = "1.1"
+    status: int = 400
     answer: Answer | None = None
 
 

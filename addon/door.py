@@ -27,13 +27,12 @@ from mitmproxy.proxy.layers import modes
 
 from impyard.addon.backpressure import Gate, GatedReader, Gates
 from impyard.addon.errors import ImpyardError
+from impyard.addon.limits import DEFAULTS, Limits
 
 logger = logging.getLogger(__name__)
 
 Handlers = Mapping[str, tuple[Callable[..., Any], ...]]
 
-# A box has pids_limit processes; this bounds what they can hold open together.
-MAX_CONNECTIONS = 1024
 # How long the connections of a client that is gone may take to end by themselves.
 CLEAR_UP_S = 5.0
 # A unix peer has no address, and the core formats one wherever it logs.
@@ -55,6 +54,7 @@ class DoorClient(Client):
     """A client whose layers can say how much waits for somebody."""
 
     gates: Gates
+    limits: Limits
 
 
 class DoorConnection(server.ConnectionHandler):
@@ -67,6 +67,7 @@ class DoorConnection(server.ConnectionHandler):
         options: moptions.Options,
         mode: mode_specs.ProxyMode,
         handlers: Handlers,
+        limits: Limits,
     ) -> None:
         client = DoorClient(
             transport_protocol="tcp",
@@ -80,7 +81,8 @@ class DoorConnection(server.ConnectionHandler):
         super().__init__(context)
         # The core's five would make the sixth long stream of an HTTP/2 client wait; a client may open a hundred.
         self.max_conns = collections.defaultdict(lambda: asyncio.Semaphore(100))
-        self.gates = client.gates = Gates()
+        self.gates = client.gates = Gates(limits.waiting_bytes)
+        self._limits = client.limits = limits
         self._over = False
         self._reads: dict[asyncio.Task[Any] | None, Connection] = {}
         self._handlers = handlers
@@ -114,7 +116,7 @@ class DoorConnection(server.ConnectionHandler):
     async def handle_connection(self, connection: Connection) -> None:
         """Read a connection to its end, no faster than the other side takes it."""
         io = self.transports[connection]
-        gate = self.gates.uploads if connection is self.client else Gate()
+        gate = self.gates.uploads if connection is self.client else Gate(self._limits.waiting_bytes)
         if connection is not self.client:
             vars(connection)["gate"] = gate  # the streams that it carries find it there
         if isinstance(io.reader, asyncio.StreamReader):
@@ -188,7 +190,8 @@ class DoorConnection(server.ConnectionHandler):
 class Door:
     """Accepts connections until closed. `life` sockets are held open and never spoken to: their end is the news."""
 
-    def __init__(self, options: moptions.Options, run: str, handlers: Handlers) -> None:
+    def __init__(self, options: moptions.Options, run: str, handlers: Handlers, limits: Limits = DEFAULTS) -> None:
+        self._limits = limits
         self._options = options
         self._mode = DoorMode(full_spec=f"door:{run}", data=run, custom_listen_host=None, custom_listen_port=None)
         self._handlers = handlers
@@ -238,10 +241,10 @@ class Door:
             writer.transport.abort()
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= MAX_CONNECTIONS:
+        if len(self._open) >= self._limits.connections:
             writer.transport.abort()
             return
-        connection = DoorConnection(reader, writer, self._options, self._mode, self._handlers)
+        connection = DoorConnection(reader, writer, self._options, self._mode, self._handlers, self._limits)
         self._open[connection.client.id] = connection
         try:
             await connection.handle_client()
@@ -249,7 +252,7 @@ class Door:
             del self._open[connection.client.id]
 
     async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._held) >= MAX_CONNECTIONS:
+        if len(self._held) >= self._limits.connections:
             writer.transport.abort()
             return
         self._held.add(writer)

@@ -6,9 +6,12 @@ The core builds its origin-side parsers from names in its own modules; `install`
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import h2.errors
+import h2.events
+import h2.exceptions
 import h11
 from mitmproxy.connection import ConnectionState
 from mitmproxy.proxy import commands, events
@@ -20,6 +23,7 @@ from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     HttpEvent,
+    RequestHeaders,
     RequestProtocolError,
     ResponseData,
     ResponseEndOfMessage,
@@ -32,12 +36,12 @@ from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 from impyard.addon import answers
 from impyard.addon.answers import Answer
 from impyard.addon.destination import Refusal, RefusedHook
+from impyard.addon.frames import BoundedH2
+from impyard.addon.limits import Limits, limits_of
 from impyard.addon.wire import to_response
 
-# A head of more bytes is refused, in either direction. Servers commonly take 8 to 64 KiB.
-MAX_HEAD_BYTES = 64 * 1024
-# What may lie unparsed: the line of a chunk, trailers, requests sent behind one that is still in progress.
-MAX_UNPARSED_BYTES = 4 * MAX_HEAD_BYTES
+# What a request line has besides its target: a method, a version, blanks.
+_REQUEST_LINE_BESIDES = 64
 # An interim answer, which is not the answer (RFC 9110, 15.2); 101 is one.
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
 _FAULTS_OF_THE_BOX = (
@@ -54,7 +58,7 @@ class JudgedHttp1Server(Http1Server):
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         yield from super()._handle_event(event)
-        if self.state in (self.done, self.passthrough) or len(self.buf) <= MAX_UNPARSED_BYTES:
+        if self.state in (self.done, self.passthrough) or len(self.buf) <= limits_of(self.conn).unparsed_bytes:
             return
         self.state = self.done
         self.buf = type(self.buf)()
@@ -64,21 +68,27 @@ class JudgedHttp1Server(Http1Server):
             yield ReceiveHttp(RequestProtocolError(self.stream_id, message, ErrorCode.CLIENT_DISCONNECTED))
 
     def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
-        if len(self.buf) > MAX_HEAD_BYTES and bytes(self.buf).find(b"\r\n\r\n", 0, MAX_HEAD_BYTES) < 0:
-            yield from self._refuse("malformed", f"the request head is larger than {MAX_HEAD_BYTES // 1024} KiB")
+        limits = limits_of(self.conn)
+        if excess := _unfinished_excess(self.buf, limits):
+            yield from self._refuse("too-large", *excess)
             return
         for command in super().read_headers(event):
+            if isinstance(command, ReceiveHttp) and isinstance(command.event, RequestHeaders):
+                request = command.event.request
+                if excess := head_excess(request.data.path, request.headers.fields, limits):
+                    yield from self._refuse("too-large", *excess)
+                    return
             if isinstance(command, commands.SendData) and not self._refusing:
                 # The core's own 400, sent before any hook: take its place.
                 yield from self._refuse("malformed", "the request line or a header is not valid HTTP")
                 return
             yield command
 
-    def _refuse(self, reason: str, hint: str) -> CommandGenerator[None]:
+    def _refuse(self, reason: str, hint: str, status: int = 400) -> CommandGenerator[None]:
         self._refusing = True
         self.state = self.done
         address = self.context.server.address or ("", 0)
-        refusal = Refusal(self.context.client, address[0], address[1], reason, hint)
+        refusal = Refusal(self.context.client, address[0], address[1], reason, hint, status=status)
         if self.request is not None:
             refusal.method, refusal.path = self.request.method, self.request.path
             if not refusal.host:
@@ -104,6 +114,10 @@ class JudgedHttp1Server(Http1Server):
 class JudgedHttp2Server(Http2Server):
     """The box's side of an HTTP/2 connection: what breaks the protocol ends it with a record."""
 
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.h2_conn = BoundedH2(self.h2_conf, limits_of(self.conn))
+
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         answer = error_answer(self.context, event) if isinstance(event, ResponseProtocolError) else None
         if isinstance(event, ResponseProtocolError) and answer is not None and self._may_answer(event.stream_id):
@@ -127,6 +141,33 @@ class JudgedHttp2Server(Http2Server):
             if gate.is_open:
                 del gates.stalled[number]
 
+    def handle_h2_event(self, event: h2.events.Event) -> CommandGenerator[bool]:
+        if isinstance(event, h2.events.RequestReceived):
+            fields = [(bytes(name), bytes(value)) for name, value in event.headers or ()]
+            path = next((value for name, value in fields if name == b":path"), b"")
+            if excess := head_excess(path, fields, limits_of(self.conn)):
+                assert event.stream_id is not None
+                yield from self._refuse_stream(event.stream_id, dict(fields), *excess)
+                return False
+        if isinstance(event, h2.exceptions.DenialOfServiceError):
+            yield from self.protocol_error(str(event), h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+            return True
+        return bool((yield from super().handle_h2_event(event)))
+
+    def _refuse_stream(self, number: int, head: dict[bytes, bytes], hint: str, status: int) -> CommandGenerator[None]:
+        """Refuse one request of the connection; nobody above hears of it, and what follows of it is dropped."""
+        host, port = self.context.server.address or ("", 0)
+        refusal = Refusal(self.context.client, host, port, "too-large", hint, http="2.0", status=status)
+        refusal.method = head.get(b":method", b"").decode("latin-1")
+        refusal.path = head.get(b":path", b"").decode("latin-1")
+        yield RefusedHook(refusal)
+        if refusal.answer is None or not self.is_open_for_us(number):
+            return
+        answer = refusal.answer
+        lines = [(b":status", b"%d" % answer.status), *((k.encode(), v.encode()) for k, v in answer.headers.items())]
+        self.h2_conn.send_headers(number, lines)
+        self.h2_conn.send_data(number, answer.body, end_stream=True)
+
     def _may_answer(self, stream_id: int) -> bool:
         stream = self.h2_conn.streams.get(stream_id)
         return stream is not None and self.is_open_for_us(stream_id) and not stream.state_machine.headers_sent
@@ -135,8 +176,10 @@ class JudgedHttp2Server(Http2Server):
         self, message: str, error_code: int = h2.errors.ErrorCodes.PROTOCOL_ERROR
     ) -> CommandGenerator[None]:
         host, port = self.context.server.address or ("", 0)
-        hint = "a frame or a header is not valid HTTP/2"
-        yield RefusedHook(Refusal(self.context.client, host, port, "malformed", hint, http="2.0"))
+        reason, hint = "malformed", "a frame or a header is not valid HTTP/2"
+        if error_code == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM:
+            reason, hint = "too-large", message
+        yield RefusedHook(Refusal(self.context.client, host, port, reason, hint, http="2.0"))
         yield from super().protocol_error(message, error_code)
 
 
@@ -145,7 +188,8 @@ class JudgedHttp1Client(Http1Client):
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         yield from super()._handle_event(event)
-        if self.state in (self.done, self.passthrough) or len(self.buf) <= MAX_UNPARSED_BYTES:
+        limit = limits_of(self.context.client).unparsed_bytes
+        if self.state in (self.done, self.passthrough) or len(self.buf) <= limit:
             return
         # Only what cannot be parsed stays here: the line of a chunk, trailers.
         yield from self._end("the answer does not come to an end")
@@ -160,7 +204,8 @@ class JudgedHttp1Client(Http1Client):
         while self.request is not None and _INTERIM.match(bytes(self.buf)):
             if not self.buf.maybe_extract_lines():
                 break
-        if len(self.buf) > MAX_HEAD_BYTES and bytes(self.buf).find(b"\r\n\r\n", 0, MAX_HEAD_BYTES) < 0:
+        limit = limits_of(self.context.client).head_bytes
+        if len(self.buf) > limit and _seen(self.buf).find(b"\r\n\r\n", 0, limit) < 0:
             yield from self._end("the head of the answer is too large")
             return
         if isinstance(event, events.DataReceived) and not self.buf:
@@ -198,6 +243,41 @@ class DroppedTrailers:
 
     def read_eof(self) -> Any:
         return self._reader.read_eof()
+
+
+def head_excess(path: bytes, fields: Iterable[tuple[bytes, bytes]], limits: Limits) -> tuple[str, int] | None:
+    """What of a request's head is too large, for people, and the status that says so; None when nothing is."""
+    if len(path) > limits.url_bytes:
+        return "the URL is too long", 414
+    size = count = 0
+    for name, value in fields:
+        size += len(name) + len(value)
+        count += 1
+    if count > limits.headers:
+        return "the request has too many headers", 431
+    return ("the request head is too large", 431) if size > limits.head_bytes else None
+
+
+def _unfinished_excess(buf: Any, limits: Limits) -> tuple[str, int] | None:
+    """The same for a head that is still coming."""
+    if len(buf) <= limits.url_bytes:
+        return None
+    seen = _seen(buf)
+    if (
+        len(seen) > limits.url_bytes + _REQUEST_LINE_BESIDES
+        and seen.find(b"\n", 0, limits.url_bytes + _REQUEST_LINE_BESIDES) < 0
+    ):
+        return "the URL is too long", 414
+    if len(seen) > limits.head_bytes and seen.find(b"\r\n\r\n", 0, limits.head_bytes) < 0:
+        return "the request head is too large", 431
+    return None
+
+
+def _seen(buf: Any) -> bytearray:
+    """The bytes of a receive buffer, not copied: this is asked for each piece of a head."""
+    data = vars(buf)["_data"]
+    assert isinstance(data, bytearray)
+    return data
 
 
 def error_answer(context: Context, event: ResponseProtocolError) -> Answer | None:

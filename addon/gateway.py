@@ -24,6 +24,7 @@ from mitmproxy.utils import asyncio_utils
 from impyard.addon.door import Door, Handlers
 from impyard.addon.errors import ImpyardError, PolicyError
 from impyard.addon.hooks import JudgeAddon
+from impyard.addon.limits import DEFAULTS, Limits
 from impyard.addon.log import DecisionLog, OutcomeLog
 from impyard.addon.policysource import PolicySource
 from impyard.addon.record import Record
@@ -69,6 +70,7 @@ class Config:
     secret: bytes = b""
     door_uid: int | None = None
     door_gid: int | None = None
+    limits: Limits = DEFAULTS
 
     @classmethod
     def from_json(cls, line: bytes) -> Config:
@@ -85,6 +87,7 @@ class Config:
                 secret=bytes.fromhex(raw["secret"]),
                 door_uid=raw.get("door_uid"),
                 door_gid=raw.get("door_gid"),
+                limits=Limits.from_dict(raw.get("limits", {})),
             )
         except (ValueError, KeyError, TypeError) as exc:
             raise ImpyardError(f"the gateway's configuration is not valid: {exc}") from exc
@@ -108,7 +111,7 @@ class Gateway:
         )
         self.judge = JudgeAddon(self.policies, self.record, secret=config.secret)
         self._tls = GatewayTls(self.authority)
-        self.door = Door(make_options(), config.run, self._handlers())
+        self.door = Door(make_options(), config.run, self._handlers(), config.limits)
         self.judge.drop = self.door.drop  # type: ignore[method-assign]  # the door comes after its judge
 
     def _handlers(self) -> Handlers:

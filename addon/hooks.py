@@ -165,7 +165,7 @@ class JudgeAddon:
             http=refusal.http,
         )
         decision, decision_id = self.record.decide(request, decision, "")
-        refusal.answer = answers.denial(decision, decision_id)
+        refusal.answer = answers.denial(decision, decision_id, status=refusal.status if decision_id else 0)
 
     # -- requests ---------------------------------------------------------------------------------------------------
 

@@ -35,12 +35,10 @@ from impyard.addon import answers
 from impyard.addon.answers import Answer
 from impyard.addon.destination import GetJudgedConnection
 from impyard.addon.ends import JudgedHttp1Server, JudgedHttp2Server
+from impyard.addon.limits import limits_of
 from impyard.addon.notes import notes_of
 from impyard.addon.wire import to_response
 from impyard.addon.wsrelay import JudgedWebsocket
-
-# The core parses the whole of an unfinished TLS hello anew for each piece of it. Real ones are below 4 KiB.
-MAX_HELLO_BYTES = 16 * 1024
 
 
 class JudgedStream(HttpStream):
@@ -240,7 +238,7 @@ class BoundedClientTls(ClientTLSLayer):
     """TLS towards the box, whose hello must come to an end."""
 
     def receive_handshake_data(self, data: bytes) -> CommandGenerator[tuple[bool, str | None]]:
-        if not self.client_hello_parsed and len(self.recv_buffer) > MAX_HELLO_BYTES:
+        if not self.client_hello_parsed and len(self.recv_buffer) > limits_of(self.context.client).hello_bytes:
             self.recv_buffer.clear()
             yield commands.CloseConnection(self.context.client)
             return False, "the TLS hello is too long"

@@ -35,6 +35,7 @@ _STRIPPED = frozenset(name.encode() for name in (*_HOP_BY_HOP, *_OVERRIDES))
 _KEPT = frozenset((b"host", b"content-length", b"transfer-encoding", b"content-type", b"authorization", b"cookie"))
 
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32} [^\s]{1,65536} HTTP/[0-9]")
+_LONG_BEGINNING = 4096
 _BEGUN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}(?: [^\s]*(?: (?:H|HT|HTT|HTTP|HTTP/|HTTP/[0-9][^\n]*)?)?)?\Z")
 
 
@@ -42,9 +43,10 @@ def looks_like_http(data: bytes) -> bool | None:
     """Whether a connection begins with an HTTP/1 request line; None while that is still open."""
     if _REQUEST_LINE.match(data):
         return True
-    if not data or (len(data) < 65536 and not data.startswith(b"SSH-") and _BEGUN.match(data)):
-        return None
-    return False
+    if data and (data.startswith(b"SSH-") or not _BEGUN.match(data)):
+        return False
+    # Nothing else begins like that for so long. Whether its target comes to an end is the parser's to say.
+    return True if len(data) > _LONG_BEGINNING else None
 
 
 def request_from(flow: http.HTTPFlow, body_bytes: int | None) -> Request:

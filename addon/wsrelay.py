@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import wsproto.connection
 import wsproto.events
 from mitmproxy import flow as mflow
@@ -12,10 +14,9 @@ from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
 from mitmproxy.proxy.layers.websocket import WebsocketLayer
 
+from impyard.addon.limits import limits_of
 from impyard.addon.notes import Notes
 
-# The core puts a message together before it passes it on; a longer one is not passed.
-MAX_MESSAGE_BYTES = 16 << 20
 TOO_BIG = 1009  # RFC 6455, 7.4.1
 
 
@@ -37,9 +38,16 @@ class JudgedWebsocket(WebsocketLayer):
                 yield from self._cut(f"the messages grew over max_body of {notes.max_body} bytes")
                 return
             source = self.client_ws if from_box else self.server_ws
-            if size + sum(map(len, source.frame_buf)) > MAX_MESSAGE_BYTES:
+            limits, fragments = limits_of(self.context.client), source.frame_buf
+            if size + sum(map(len, fragments)) > limits.message_bytes:
                 yield from self._cut("a message is too large")
                 return
+            if len(fragments) > limits.message_fragments:
+                yield from self._cut("a message has too many fragments")
+                return
+            if not isinstance(fragments[-1], bytearray):
+                # The core adds each piece to the last one: bytes would be copied whole each time.
+                cast(list[bytes | bytearray], fragments)[-1] = bytearray(fragments[-1])
         yield from super().relay_messages(event)
 
     def _cut(self, why: str) -> CommandGenerator[None]:

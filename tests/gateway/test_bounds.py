@@ -206,7 +206,7 @@ def test_a_tls_hello_in_tiny_records_does_not_stop_the_others(bed: Bed) -> None:
 def test_thousands_of_override_headers_cost_nothing(bed: Bed) -> None:
     headers = "".join(f"X-Original-URL: /pub/{n}\r\n" for n in range(2000))
     started = time.monotonic()
-    assert bed.gateway.get("https://a.test/pub/x", headers=headers).status in (400, 403)
+    assert bed.gateway.get("https://a.test/pub/x", headers=headers).status == 431
     assert time.monotonic() - started < 0.5
 
 
@@ -225,8 +225,13 @@ def test_descriptors_come_back_when_clients_vanish(bed: Bed) -> None:
     while descriptors() > before + 3 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert descriptors() <= before + 3
-    allowed = sum(line["verdict"] == "allow" for line in bed.gateway.decisions())
-    assert len(bed.gateway.outcomes(allowed)) == allowed
+
+    def allowed() -> int:
+        return sum(line["verdict"] == "allow" for line in bed.gateway.decisions())
+
+    while len(bed.gateway.outcomes(allowed())) != allowed() and time.monotonic() < deadline:
+        time.sleep(0.1)  # the last of them may still be under way
+    assert len(bed.gateway.outcomes()) == allowed()
 
 
 def test_no_origin_of_a_flood_was_asked_for_more_than_was_allowed(own_bed: Bed) -> None:

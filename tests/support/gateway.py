@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class LiveGateway:
-    """`python -m impyard.addon` with a lifeline. The project's folder is `root`."""
+    """`python -m impyard.addon` with a lifeline. The project's folder is `root`. limits: other than the defaults."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class LiveGateway:
         fault: str = "",
         policies: list[Path] | None = None,
         env: dict[str, str] | None = None,
+        limits: dict[str, float] | None = None,
     ) -> None:
         self.root = root
         self.run = run
@@ -46,6 +47,7 @@ class LiveGateway:
         self.policy_path.parent.mkdir(exist_ok=True)
         self.policy_path.write_text(policy)
         self.policies = policies or [self.policy_path]
+        self.limits = limits or {}
         self.authority = ensure_authority(ca or root / "ca")
         self.secret = secrets.token_bytes(32)
         self.events: list[dict[str, Any]] = []
@@ -81,6 +83,7 @@ class LiveGateway:
             "runs": str(self.runs),
             "ca": str(self.authority.dir),
             "secret": self.secret.hex(),
+            "limits": self.limits,
         }
 
     def _listen(self) -> None:

@@ -1,0 +1,62 @@
+"""HTTP/2 from the box, with a bound on what costs its sender nothing: frames that carry nothing, heads without an end.
+
+Pings, settings, priorities, resets, empty data and window updates are worked on and some are answered, so a flood of
+them (CVE-2019-9512 and its kin, CVE-2023-44487, CVE-2024-27316) takes the time of everybody else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Buffer
+from typing import Any
+
+import h2.config
+import h2.events
+import h2.exceptions
+from hyperframe.frame import DataFrame, Frame, HeadersFrame
+from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
+
+from impyard.addon.limits import Limits
+
+# A reader of a download grants a window for each frame that it takes, commonly on the stream and on the connection.
+_GRANTS_PER_FRAME = 2
+# A head that is a little too large is refused by itself; one that is far too large ends the connection, because its
+# rest would have to be unpacked to understand what comes after it.
+_UNPACKED = 4
+
+
+class BoundedH2(BufferedH2Connection):
+    """Raises DenialOfServiceError, which ends the connection, when the peer sends more of nothing than it may."""
+
+    def __init__(self, config: h2.config.H2Configuration, limits: Limits) -> None:
+        super().__init__(config)
+        self._limits = limits
+        self._left = float(limits.control_frames)
+        self._at = time.monotonic()
+        self.decoder.max_header_list_size = _UNPACKED * limits.head_bytes
+
+    def receive_data(self, data: Buffer) -> Any:
+        found = super().receive_data(data)
+        unfinished: list[Frame] = vars(self.incoming_buffer)["_headers_buffer"]
+        if unfinished and sum(len(vars(frame)["data"]) for frame in unfinished) > self._limits.head_bytes:
+            raise h2.exceptions.DenialOfServiceError("a head does not come to an end")
+        return found
+
+    def _receive_frame(self, frame: Frame) -> list[h2.events.Event]:
+        carries = isinstance(frame, HeadersFrame) or (isinstance(frame, DataFrame) and (frame.data or frame.flags))
+        if not carries:
+            self._spend()
+        received: list[h2.events.Event] = super()._receive_frame(frame)
+        return received
+
+    def _spend(self) -> None:
+        now = time.monotonic()
+        gained = (now - self._at) * self._limits.control_frames_per_s
+        self._left = min(self._limits.control_frames, self._left + gained) - 1
+        self._at = now
+        if self._left < 0:
+            raise h2.exceptions.DenialOfServiceError("too many frames that carry nothing")
+
+    def send_data(self, stream_id: int, data: Any, end_stream: bool = False, pad_length: None = None) -> None:
+        self._left += _GRANTS_PER_FRAME
+        super().send_data(stream_id, data, end_stream, pad_length)
