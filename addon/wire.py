@@ -36,7 +36,11 @@ _KEPT = frozenset((b"host", b"content-length", b"transfer-encoding", b"content-t
 
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32} [^\s]{1,65536} HTTP/[0-9]")
 _LONG_BEGINNING = 4096
-_BEGUN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}(?: [^\s]*(?: (?:H|HT|HTT|HTTP|HTTP/|HTTP/[0-9][^\n]*)?)?)?\Z")
+# A line that may still become one. Control bytes end the waiting: they belong to some other protocol.
+_BEGUN = re.compile(
+    rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}"
+    rb"(?: [^\s\x00-\x1f\x7f]*(?: (?:H|HT|HTT|HTTP|HTTP/|HTTP/[0-9][^\n]*)?)?)?\Z"
+)
 
 
 def looks_like_http(data: bytes) -> bool | None:

@@ -79,8 +79,9 @@ def _sources(directory: Path) -> dict[str, tuple[bytes, int]]:
     """The files that the Dockerfile uses, and itself, name -> (bytes, mode)."""
     found = {}
     try:
-        for path in [*directory.glob("*.py"), *(directory / name for name in ("Dockerfile", ".dockerignore"))]:
-            found[path.name] = (path.read_bytes(), 0o644)
+        code = [*directory.glob("*.py"), *directory.glob("attacks/*.py")]
+        for path in [*code, *(directory / name for name in ("Dockerfile", ".dockerignore"))]:
+            found[str(path.relative_to(directory))] = (path.read_bytes(), 0o644)
         for name in ("package.json", "package-lock.json"):
             found[name] = ((directory / name).read_bytes(), 0o644)
     except OSError as exc:

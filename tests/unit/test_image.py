@@ -25,7 +25,9 @@ def test_the_name_is_the_same_for_the_same_files(box: Path) -> None:
     assert name == "impyard-box" and len(tag) == 12 and set(tag) <= set("0123456789abcdef")
 
 
-@pytest.mark.parametrize("changed", ["relay.py", "names.py", "Dockerfile", "package.json", "package-lock.json"])
+@pytest.mark.parametrize(
+    "changed", ["relay.py", "names.py", "attacks/run.py", "Dockerfile", "package.json", "package-lock.json"]
+)
 def test_the_name_changes_with_every_file_that_goes_in(box: Path, changed: str) -> None:
     before = image.image_ref(box)
     with (box / changed).open("a") as file:

@@ -1,0 +1,176 @@
+"""A client that sends what it is told, byte for byte, and reads what comes back. Every wait is bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from dataclasses import dataclass, field
+
+from impyard.box.attacks.model import CLOSED, EVIL, OK, SILENT, WS
+
+LIMIT_S = 8.0
+MAX_HEAD = 1 << 17
+Address = tuple[str, int] | str
+
+
+class Refused(Exception):
+    """The proxy did not grant a tunnel. status: its answer, or CLOSED."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"no tunnel: {status}")
+        self.status = status
+
+
+@dataclass(slots=True)
+class Reply:
+    """One answer. status may be CLOSED or SILENT. headers: lower-case names, the last value of each."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class Client:
+    """Reaches the proxy at `proxy`: a TCP address, or the path of a unix socket.
+
+    port: the port of the names, 443 unless they are served elsewhere. ca: a PEM file with the authority that signs
+    what the proxy shows inside tunnels; None: whatever it shows is taken.
+    """
+
+    def __init__(self, proxy: Address, *, ca: str | None = None, port: int = 443, limit_s: float = LIMIT_S) -> None:
+        self.port = port
+        self._proxy = proxy
+        self._ca = ca
+        self._limit_s = limit_s
+
+    def filled(self, text: bytes) -> bytes:
+        """`text` with {ok}, {ws} and {evil} as authorities, {ok+} and so on with the port in any case, {port} alone."""
+        port = b":%d" % self.port
+        for name in (OK, WS, EVIL):
+            mark = name.partition(".")[0].encode()
+            text = text.replace(b"{%s+}" % mark, name.encode() + port)
+            text = text.replace(b"{%s}" % mark, name.encode() + (b"" if self.port == 443 else port))
+        return text.replace(b"{port}", port[1:])
+
+    def connect(self) -> socket.socket:
+        """A connection to the proxy itself."""
+        if isinstance(self._proxy, str):
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(self._limit_s)
+            connection.connect(self._proxy)
+            return connection
+        return socket.create_connection(self._proxy, self._limit_s)
+
+    def tunnel(self, target: bytes) -> socket.socket:
+        """A granted CONNECT; raises Refused."""
+        connection = self.connect()
+        send(connection, b"CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (target, target))
+        reply = read_reply(connection, tunnel=True)
+        if reply.status != 200:
+            connection.close()
+            raise Refused(reply.status)
+        return connection
+
+    def tls(
+        self, host: str = OK, port: int | None = None, *, sni: str | None = None, alpn: tuple[str, ...] = ()
+    ) -> ssl.SSLSocket:
+        """TLS inside a tunnel. sni: another name than the host's; "" for none. Raises Refused."""
+        connection = self.tunnel(f"{host}:{port or self.port}".encode())
+        context = ssl.create_default_context(cafile=self._ca) if self._ca else ssl.create_default_context()
+        context.check_hostname = False  # what is asked for is the point of some attempts
+        if self._ca is None:
+            context.verify_mode = ssl.CERT_NONE
+        if alpn:
+            context.set_alpn_protocols(list(alpn))
+        try:
+            return context.wrap_socket(connection, server_hostname=host if sni is None else sni or None)
+        except ssl.SSLCertVerificationError:
+            connection.close()
+            raise
+        except OSError:
+            connection.close()
+            raise Refused(CLOSED) from None
+
+    def get(self, path: str) -> Reply:
+        """An honest request to ok.test."""
+        with self.tls() as connection:
+            send(connection, self.filled(b"GET %s HTTP/1.1\r\nHost: {ok}\r\n\r\n" % path.encode()))
+            return read_reply(connection)
+
+
+def send(connection: socket.socket, data: bytes) -> bool:
+    """Send all of it; False when the other side takes no more."""
+    try:
+        connection.sendall(data)
+    except OSError:
+        return False
+    return True
+
+
+def read_reply(connection: socket.socket, *, head_only: bool = False, tunnel: bool = False) -> Reply:
+    """The next answer that is final; its body by length, by chunks, or to the end."""
+    try:
+        while True:
+            head = _until(connection, b"\r\n\r\n")
+            if not head.endswith(b"\r\n\r\n"):
+                return Reply(CLOSED, body=head)
+            first, *lines = head.decode("latin-1").split("\r\n")
+            words = first.split(" ", 2)
+            status = int(words[1]) if len(words) > 1 and words[0].startswith("HTTP/") and words[1].isdigit() else CLOSED
+            headers = {
+                name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines) if name
+            }
+            if status < 100 or status >= 200 or status == 101:
+                break
+        reply = Reply(status, headers)
+        if not (head_only or tunnel or status in (CLOSED, 101, 204, 304)):
+            reply.body = _body(connection, headers)
+        return reply
+    except TimeoutError:
+        return Reply(SILENT)
+    except (OSError, ValueError):
+        return Reply(CLOSED)
+
+
+def ended(connection: socket.socket) -> int:
+    """CLOSED once the other side has ended the connection, whatever it said before; SILENT when it has not in time."""
+    deadline = time.monotonic() + (connection.gettimeout() or LIMIT_S)
+    with contextlib.suppress(OSError):
+        while (left := deadline - time.monotonic()) > 0:
+            connection.settimeout(left)
+            if not connection.recv(1 << 16):
+                return CLOSED
+    return SILENT if time.monotonic() >= deadline else CLOSED
+
+
+def _body(connection: socket.socket, headers: dict[str, str]) -> bytes:
+    if "chunked" in headers.get("transfer-encoding", ""):
+        body = b""
+        while size := int(_until(connection, b"\r\n").split(b";")[0], 16):
+            body += _exactly(connection, size)
+            _until(connection, b"\r\n")
+        _until(connection, b"\r\n")
+        return body
+    if "content-length" in headers:
+        return _exactly(connection, int(headers["content-length"]))
+    body = b""
+    while data := connection.recv(1 << 16):
+        body += data
+    return body
+
+
+def _until(connection: socket.socket, end: bytes) -> bytes:
+    # Byte by byte: what comes after belongs to the next answer.
+    data = bytearray()
+    while not data.endswith(end) and len(data) < MAX_HEAD and (byte := connection.recv(1)):
+        data += byte
+    return bytes(data)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count and (more := connection.recv(min(1 << 16, count - len(data)))):
+        data += more
+    return bytes(data)
