@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 from mitmproxy.connection import Client, Connection, Server
@@ -9,7 +10,7 @@ from mitmproxy.proxy import commands
 from mitmproxy.proxy.layers.http import GetHttpConnection
 
 from impyard.addon.answers import Answer
-from impyard.addon.policy import Upstream
+from impyard.addon.policy import Proxy, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +18,64 @@ class Destination:
     """Where an allowed request goes. Two requests may share a connection only if theirs are equal.
 
     host, port, tls: what was judged, and so the name that a certificate is checked against. upstream: the policy's own
-    address for it. address: what is dialled, checked beforehand.
+    address for it, or the proxy that is asked for it. address: what is dialled, checked beforehand or named by the
+    policy. authorization: what the proxy wants to see, a secret; "" for nothing.
     """
 
     host: str
     port: int
     tls: bool
-    upstream: Upstream | None
+    upstream: Route | None
     address: tuple[str, int] = field(compare=False)
+    authorization: str = field(default="", repr=False)
+
+    @property
+    def proxy(self) -> Proxy | None:
+        """The proxy in front of it."""
+        return self.upstream if isinstance(self.upstream, Proxy) else None
+
+
+def destination_of(connection: Connection) -> Destination | None:
+    """What a connection may carry requests for; None for one that nobody judged, and for the one to a proxy itself."""
+    found = vars(connection).get("destination")
+    return found if isinstance(found, Destination) else None
+
+
+def dialled_for(connection: Connection) -> Destination | None:
+    """For what a connection may be dialled."""
+    found = vars(connection).get("dialled_for")
+    return found if isinstance(found, Destination) else None
+
+
+def stamp(connection: Connection, dialled: Connection, destination: Destination) -> None:
+    """Say what a connection is for, before it is dialled. `dialled`: itself, or the one to the proxy in front of it."""
+    vars(dialled)["dialled_for"] = destination
+    vars(connection).update(destination=destination, dialled=dialled)
+
+
+class Attempt(enum.Enum):
+    """How far a connection has come that was dialled, with TLS and the tunnel of a proxy."""
+
+    GOING_ON = enum.auto()
+    DONE = enum.auto()
+    GIVEN_UP = enum.auto()
+
+
+def attempt_of(connection: Connection) -> Attempt:
+    """How far the attempt to bring up a connection has come."""
+    found = vars(carrier(connection)).get("attempt")
+    return found if isinstance(found, Attempt) else Attempt.GOING_ON
+
+
+def note_attempt(connection: Connection, attempt: Attempt) -> None:
+    """Keep with a connection how far it has come."""
+    vars(carrier(connection))["attempt"] = attempt
+
+
+def carrier(connection: Connection) -> Connection:
+    """The connection whose socket carries this one: itself, or the one to the proxy."""
+    found = vars(connection).get("dialled")
+    return found if isinstance(found, Connection) else connection
 
 
 @dataclass
@@ -35,7 +86,7 @@ class Refusal:
     host: str
     port: int
     reason: str
-    hint: str
+    hint: str | None  # None for the usual words for the reason
     method: str = ""
     path: str = ""
     http: str = "1.1"
@@ -61,5 +112,6 @@ class GetJudgedConnection(GetHttpConnection):
         return (
             isinstance(connection, Server)
             and not connection.error
-            and getattr(connection, "destination", None) == self.destination
+            and self.destination is not None
+            and destination_of(connection) == self.destination
         )

@@ -26,6 +26,7 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import modes
 
 from impyard.addon.backpressure import Gate, GatedReader, Gates
+from impyard.addon.destination import Attempt, attempt_of, note_attempt
 from impyard.addon.errors import ImpyardError
 from impyard.addon.limits import DEFAULTS, Limits
 
@@ -111,7 +112,26 @@ class DoorConnection(server.ConnectionHandler):
             command.connection.error = "the client is gone"
             await self.server_event(events.OpenConnectionCompleted(command, command.connection.error))
             return
-        await super().open_connection(command)
+        task = asyncio.current_task()
+        assert task is not None
+        timer = asyncio.get_running_loop().call_later(self._limits.establish_s, self._overdue, command.connection, task)
+        try:
+            await super().open_connection(command)
+        except asyncio.CancelledError:
+            if attempt_of(command.connection) is not Attempt.GIVEN_UP:
+                raise
+        finally:
+            timer.cancel()
+
+    def _overdue(self, connection: Connection, task: asyncio.Task[Any]) -> None:
+        """Give an attempt up that has had its time: whoever waits for it gets an error."""
+        if task.done() or attempt_of(connection) is not Attempt.GOING_ON:
+            return
+        if connection.timestamp_start is None:  # it still waits for its turn, and nobody would hear of its end
+            asyncio.get_running_loop().call_later(self._limits.establish_s, self._overdue, connection, task)
+            return
+        note_attempt(connection, Attempt.GIVEN_UP)
+        task.cancel("overdue")
 
     async def handle_connection(self, connection: Connection) -> None:
         """Read a connection to its end, no faster than the other side takes it."""

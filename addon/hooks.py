@@ -21,16 +21,17 @@ from mitmproxy.proxy import layer, server_hooks
 from mitmproxy.proxy.layers import modes
 from mitmproxy.proxy.layers.http import HTTPMode, HttpStream
 
-from impyard.addon import answers
-from impyard.addon.destination import Destination, Refusal
+from impyard.addon import answers, proxytunnel
+from impyard.addon.destination import Destination, Refusal, dialled_for
 from impyard.addon.errors import PolicyError
 from impyard.addon.failclosed import fail_closed
+from impyard.addon.hostproxies import HostProxies, NoProxy
 from impyard.addon.judge import Decision, Verdict, denial, judge
 from impyard.addon.notes import Notes, notes_of, take_notes
-from impyard.addon.policy import Policy
+from impyard.addon.policy import Policy, Proxy
 from impyard.addon.record import Record
 from impyard.addon.request import CANARY_SUFFIX, Request, canonical_host
-from impyard.addon.resolve import PrivateAddress, Resolver, Unresolvable
+from impyard.addon.resolve import PrivateAddress, Resolver, Unresolvable, leads_inside
 from impyard.addon.stream import BoundedClientTls, JudgedHttpLayer, RefusedLayer
 from impyard.addon.wire import looks_like_http, request_from, strip_for_origin, to_response
 
@@ -62,11 +63,13 @@ class JudgeAddon:
         record: Record,
         *,
         resolver: Resolver | None = None,
+        proxies: HostProxies | None = None,
         secret: bytes = b"",
     ) -> None:
         self.policies = policies
         self.record = record
         self.resolver = resolver or Resolver()
+        self.proxies = proxies or HostProxies()
         self.secret = secret
         self._undecided: dict[str, asyncio.TimerHandle] = {}
         self._begun: dict[str, dict[str | None, Notes]] = {}  # by client and decision: what was let go
@@ -106,12 +109,17 @@ class JudgeAddon:
 
         A refused CONNECT would hide its reason from most clients and make them try again.
         """
+        why: tuple[str, str | None] | None = None
         try:
             host = canonical_host(flow.request.host)
             if not 0 < flow.request.port < 65536:
                 raise ValueError("port out of range")
+            if proxytunnel.SELF in flow.request.headers.get("via", ""):
+                why = "loop", None
         except ValueError as exc:
-            refusal = Refusal(flow.client_conn, flow.request.host, flow.request.port, "malformed", str(exc), "CONNECT")
+            why = "malformed", str(exc)
+        if why is not None:
+            refusal = Refusal(flow.client_conn, flow.request.host, flow.request.port, *why, "CONNECT")
             self.refused(refusal)
             if refusal.answer is not None:
                 flow.response = to_response(refusal.answer)
@@ -144,8 +152,8 @@ class JudgeAddon:
     @fail_closed
     def server_connect(self, data: server_hooks.ServerConnectionHookData) -> None:
         """Dial the checked address, and only for a judged request. The name stays for SNI and verification."""
-        destination = getattr(data.server, "destination", None)
-        if not isinstance(destination, Destination):
+        destination = dialled_for(data.server)
+        if destination is None:
             # Invariant: nothing is dialled before a verdict.
             data.server.error = "no verdict for this connection"
             return
@@ -179,6 +187,12 @@ class JudgeAddon:
         else:
             decision = judge(request, policy)
         version = policy.hash if isinstance(policy, Policy) else ""
+        if decision.verdict is Verdict.ALLOW and isinstance(decision.upstream, Proxy):
+            try:
+                decision = self._through(decision, decision.upstream, request)
+            except NoProxy as exc:
+                self._conclude(flow, request, decision, version, None, failure=str(exc))
+                return None
         if decision.verdict is Verdict.DENY or decision.upstream is not None:
             self._conclude(flow, request, decision, version, None)
             return None
@@ -198,14 +212,20 @@ class JudgeAddon:
             return None
         return size if size is not None and size >= 0 else None
 
+    def _through(self, decision: Decision, proxy: Proxy, request: Request) -> Decision:
+        """The decision with the proxy that is to be asked for the host, if any. The proxy looks the name up, not we."""
+        chosen = self.proxies.chosen(proxy, request.scheme, request.host, request.port)
+        if chosen is not None and leads_inside(request.host):
+            return _private(decision, request.host)
+        return dataclasses.replace(decision, upstream=chosen)
+
     async def _look_up(self, flow: http.HTTPFlow, request: Request, decision: Decision, version: str) -> None:
         # Only an allowed name is looked up: a question to a name server carries data too.
         address = None
         try:
             address = await self.resolver.resolve(request.host)
         except PrivateAddress:
-            hint = f"{request.host} leads to an address that is not public; only an entry with an upstream reaches one"
-            decision = dataclasses.replace(decision, verdict=Verdict.DENY, reason="private-address", hint=hint)
+            decision = _private(decision, request.host)
         except Unresolvable as exc:
             self._conclude(flow, request, decision, version, None, failure=str(exc))
             return
@@ -241,12 +261,17 @@ class JudgeAddon:
 
     def _let_go(self, flow: http.HTTPFlow, notes: Notes, address: str | None) -> None:
         request, upstream = notes.request, notes.decision.upstream
-        if upstream is not None:
-            tls, dialled = upstream.scheme == "https", (upstream.host, upstream.port)
-        else:
+        tls, authorization = request.scheme == "https", ""
+        if upstream is None:
             assert address is not None
-            tls, dialled = request.scheme == "https", (address, request.port)
-        notes.destination = Destination(request.host, request.port, tls, upstream, dialled)
+            dialled = address, request.port
+        else:
+            dialled = upstream.host, upstream.port
+            if isinstance(upstream, Proxy):
+                authorization = self.proxies.authorization(upstream)
+            else:
+                tls = upstream.scheme == "https"
+        notes.destination = Destination(request.host, request.port, tls, upstream, dialled, authorization)
         strip_for_origin(flow.request, request.host, request.port, request.scheme)
         self._begun.setdefault(flow.client_conn.id, {})[notes.decision_id] = notes
         flow.request.stream = request.body_bytes is None or request.body_bytes > STREAM_OVER_BYTES
@@ -345,6 +370,11 @@ class JudgeAddon:
             decision_id = None
         take_notes(flow, Notes(decision, request, decision_id))
         self._answer(flow, answers.denial(decision, decision_id))
+
+
+def _private(decision: Decision, host: str) -> Decision:
+    hint = f"{host} leads to an address that is not public; only an entry with an upstream reaches one"
+    return dataclasses.replace(decision, verdict=Verdict.DENY, reason="private-address", hint=hint)
 
 
 def _count_down(notes: Notes, chunk: bytes) -> bytes:

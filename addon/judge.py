@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from impyard.addon.errors import PolicyError
-from impyard.addon.policy import Entry, MatchFailed, Policy, Rule, Upstream
+from impyard.addon.policy import Entry, MatchFailed, Policy, Route, Rule
 from impyard.addon.readings import Ambiguous, Query, overrides, readings
 from impyard.addon.request import CANARY_SUFFIX, Request, canonical_host, split_authority
 
@@ -31,6 +31,7 @@ REASONS: dict[str, str] = {
     "policy-broken": "the policy is missing or has a fault; nothing is allowed until it is mended",
     "log-unwritable": "the decision could not be written down, so nothing may be forwarded",
     "judge-error": "the judge failed on the request; what cannot be judged is denied",
+    "loop": "the request came back to this gateway through an upstream proxy",
     "canary": "a test by the runner that the gateway denies; no policy can allow it",
     "upstream": "only in answers, not in decisions: allowed, but the origin could not be reached or failed",
 }
@@ -51,6 +52,7 @@ _HINTS: dict[str, str] = {
     "too-large": "send a shorter URL, and fewer or shorter headers",
     "policy-broken": "the policy has a fault that a person must mend; until then everything is denied",
     "judge-error": "the gateway could not judge this request, so it is denied",
+    "loop": "the gateway's upstream proxy leads back to the gateway; a person must mend that",
     "canary": "this name exists only to be denied",
 }
 
@@ -88,8 +90,8 @@ class Decision:
 
     reason: a key of REASONS. rule, at: label and "file:line" of the deciding rule, None when none decided (for a broken
     policy `at` is its first fault). nearest: for denials that a person may want to turn into a rule.
-    hint: one sentence for the agent. upstream: where to connect instead of the host. max_body: bytes that the body may
-    have; the gateway counts them when the length is not declared.
+    hint: one sentence for the agent. upstream: where to connect instead of the host, or through which proxy.
+    max_body: bytes that the body may have; the gateway counts them when the length is not declared.
     """
 
     verdict: Verdict
@@ -98,7 +100,7 @@ class Decision:
     at: str | None = None
     nearest: Nearest | None = None
     hint: str = ""
-    upstream: Upstream | None = None
+    upstream: Route | None = None
     max_body: int | None = None
 
     @property

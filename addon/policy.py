@@ -12,9 +12,20 @@ from pathlib import Path
 from impyard.addon.errors import Fault, PolicyError
 from impyard.addon.policyfile import MAX_BYTES, read_entries
 from impyard.addon.request import is_address
-from impyard.addon.rules import Entry, MatchFailed, Rule, Upstream
+from impyard.addon.rules import Entry, MatchFailed, Proxy, Route, Rule, Upstream
 
-__all__ = ["MAX_BYTES", "Entry", "MatchFailed", "Policy", "Rule", "Upstream", "load_policy", "read_policy"]
+__all__ = [
+    "MAX_BYTES",
+    "Entry",
+    "MatchFailed",
+    "Policy",
+    "Proxy",
+    "Route",
+    "Rule",
+    "Upstream",
+    "load_policy",
+    "read_policy",
+]
 
 OWN_FILE = "policies/gateway.yaml"  # a project's own; `impyard init` writes it
 

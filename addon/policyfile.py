@@ -9,13 +9,13 @@ from __future__ import annotations
 import gc
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import re2
 
 from impyard.addon.errors import Fault
+from impyard.addon.policyroutes import ROUTE_KEYS, read_route
 from impyard.addon.request import canonical_host, is_address, split_authority
-from impyard.addon.rules import DEFAULT_PORTS, Entry, Paths, Rule, Upstream, path_options
+from impyard.addon.rules import DEFAULT_PORTS, Entry, Paths, Rule, path_options
 from impyard.addon.yamlnodes import Node, Nodes, Scalar, Sequence_, is_empty, nearest, short
 
 MAX_BYTES = 8 << 20  # 10,000 rules are about 1 MB and load in a third of a second; this is some 80,000
@@ -23,7 +23,7 @@ MAX_RULES = 100_000  # aliases repeat what they name: counted after repetition
 MAX_FAULTS = 50
 
 POLICY_KEYS = ("networkPolicies",)
-ENTRY_KEYS = ("host", "policies", "port", "scheme", "upstream", "upstream_ca")
+ENTRY_KEYS = ("host", "policies", "port", "scheme", *ROUTE_KEYS)
 RULE_KEYS = ("action", "method", "path", "name", "websocket", "max_body", "query")
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
@@ -92,7 +92,7 @@ class _Reader:
         self.require(node, values, "an entry", ("host", "policies"), known)
         host = self.host(values["host"]) if "host" in values else None
         ports = self.ports(values.get("scheme"), values.get("port"))
-        upstream = self.upstream(values.get("upstream"), values.get("upstream_ca"))
+        upstream = read_route(nodes, self.folder, *(values.get(key) for key in ROUTE_KEYS))
         rules = self.rules(values["policies"]) if "policies" in values else []
         if host is None or len(nodes.faults) > known:
             return None
@@ -176,41 +176,6 @@ class _Reader:
             if not items:
                 self.nodes.fault(scheme, "scheme is empty")
         return {name: number if number is not None else DEFAULT_PORTS[name] for name in schemes}
-
-    def upstream(self, node: Node | None, ca: Node | None) -> Upstream | None:
-        if node is None:
-            if ca is not None:
-                self.nodes.fault(ca, "upstream_ca needs upstream beside it")
-            return None
-        raw = self.nodes.text(node, "upstream")
-        pem = self.ca_file(ca) if ca is not None else None
-        if raw is None:
-            return None
-        wrong = f'upstream "{short(raw)}": write it as "https://host:port" or "http://host:port"'
-        try:
-            url = urlsplit(raw)
-            if url.scheme not in DEFAULT_PORTS or url.path not in ("", "/") or "?" in raw or "#" in raw:
-                raise ValueError
-            host, port = split_authority(url.netloc)
-        except ValueError:
-            self.nodes.fault(node, wrong)
-            return None
-        if ca is not None and url.scheme == "http":
-            self.nodes.fault(ca, "upstream_ca is of no use with an http upstream")
-        return Upstream(url.scheme, host, port or DEFAULT_PORTS[url.scheme], pem)
-
-    def ca_file(self, node: Node) -> Path | None:
-        raw = self.nodes.text(node, "upstream_ca")
-        if not raw:
-            return None
-        try:
-            path = self.folder / Path(raw).expanduser()
-            if path.is_file():
-                return path
-        except (ValueError, RuntimeError, OSError):
-            pass
-        self.nodes.fault(node, f'upstream_ca "{short(raw)}": no such file')
-        return None
 
     def action(self, node: Node) -> bool | None:
         raw = node.value if isinstance(node, Scalar) else ""

@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from impyard.addon.request import is_address
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Lookup = Callable[[str], Awaitable[list[str]]]
 
@@ -62,6 +64,13 @@ def is_public(text: str) -> bool:
     if any(address.version == network.version and address in network for network in _SPECIAL):
         return False
     return address.is_global and not address.is_multicast
+
+
+def leads_inside(host: str) -> bool:
+    """Whether a canonical host is known, without a question, to lead to something that is not public."""
+    if is_address(host):
+        return not is_public(host)
+    return host == "localhost" or host.endswith(".localhost")  # RFC 6761, 6.3
 
 
 async def system_lookup(host: str) -> list[str]:

@@ -41,8 +41,28 @@ class Upstream:
     ca: Path | None = None
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return _url(self.scheme, self.host, self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """An HTTP proxy through which the gateway reaches the judged host, instead of looking its name up.
+
+    scheme: how the proxy itself is spoken to, "http" or "https". host: canonical; "" is for whichever the gateway's own
+    environment names. port: 1 to 65535. ca: a PEM file to verify the judged host with, None for the usual.
+    """
+
+    scheme: str = ""
+    host: str = ""
+    port: int = 0
+    ca: Path | None = None
+
+    def __str__(self) -> str:
+        return f"via {_url(self.scheme, self.host, self.port)}" if self.host else "via the environment's proxy"
+
+
+# Where an entry leads other than to the addresses of the judged host.
+Route = Upstream | Proxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +154,7 @@ class Entry:
         *,
         order: int,
         at: str,
-        upstream: Upstream | None = None,
+        upstream: Route | None = None,
     ) -> None:
         self.host, self.ports, self.rules = host, ports, tuple(rules)
         self.order, self.at, self.upstream = order, at, upstream
@@ -158,6 +178,10 @@ class Entry:
         near = self._literals[max(0, at - 4) : at + 4]
         near.sort(key=lambda item: -_common(item[0], path))
         return [self.rules[n] for _, n in near]
+
+
+def _url(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _new_set(max_mem: int) -> re2.Set:

@@ -13,10 +13,19 @@ from __future__ import annotations
 import time
 
 from mitmproxy import flow, http
+from mitmproxy.connection import Connection, Server
+from mitmproxy.net.server_spec import ServerSpec
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layer import CommandGenerator, Layer
 from mitmproxy.proxy.layers import ClientTLSLayer
-from mitmproxy.proxy.layers.http import DropStream, GetHttpConnection, HttpLayer, HttpStream, SendHttp
+from mitmproxy.proxy.layers.http import (
+    DropStream,
+    GetHttpConnection,
+    HttpLayer,
+    HttpStream,
+    RegisterHttpConnection,
+    SendHttp,
+)
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     HttpEvent,
@@ -31,14 +40,25 @@ from mitmproxy.proxy.layers.http._events import (
 )
 from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
 
-from impyard.addon import answers
+from impyard.addon import answers, proxytunnel
 from impyard.addon.answers import Answer
-from impyard.addon.destination import GetJudgedConnection
+from impyard.addon.destination import (
+    Attempt,
+    Destination,
+    GetJudgedConnection,
+    attempt_of,
+    carrier,
+    destination_of,
+    note_attempt,
+    stamp,
+)
 from impyard.addon.ends import JudgedHttp1Server, JudgedHttp2Server
 from impyard.addon.limits import limits_of
 from impyard.addon.notes import notes_of
 from impyard.addon.wire import to_response
 from impyard.addon.wsrelay import JudgedWebsocket
+
+proxytunnel.install()
 
 
 class JudgedStream(HttpStream):
@@ -91,7 +111,7 @@ class JudgedStream(HttpStream):
         yield from super().state_consume_request_body(event)
 
     def state_stream_response_body(self, event: events.Event) -> CommandGenerator[None]:
-        gate = vars(self.context.server).get("gate")
+        gate = vars(carrier(self.context.server)).get("gate")
         for command in super().state_stream_response_body(event):
             if isinstance(command, SendHttp) and isinstance(command.event, ResponseData):
                 vars(command.event)["gate"] = gate  # whom to hold back while the box does not take it
@@ -136,8 +156,12 @@ class JudgedStream(HttpStream):
                 ResponseProtocolError(self.stream_id, "no verdict", ErrorCode.CONNECT_FAILED)
             )
             return False
+        proxy = destination.proxy
+        via: ServerSpec | None = None
+        if proxy is not None:
+            via = "https" if proxy.scheme == "https" else "http", (proxy.host, proxy.port)
         connection, error = yield GetJudgedConnection(
-            (destination.host, destination.port), destination.tls, None, destination=destination
+            (destination.host, destination.port), destination.tls, via, destination=destination
         )
         if error:
             yield from self.handle_protocol_error(
@@ -227,11 +251,28 @@ class JudgedHttpLayer(HttpLayer):
     def get_connection(self, event: GetHttpConnection, *, reuse: bool = True) -> CommandGenerator[None]:
         for command in super().get_connection(event, reuse=reuse):
             if isinstance(command, commands.OpenConnection) and isinstance(event, GetJudgedConnection):
-                # Stamped before the connection is dialled: the connect hook refuses one without.
-                command.connection.destination = event.destination
-                if event.tls and event.destination is not None:
-                    command.connection.sni = event.destination.host
+                self._stamp(event, event.destination, command.connection)
             yield command
+
+    def _stamp(self, event: GetJudgedConnection, destination: Destination | None, dialled: Connection) -> None:
+        """Say what a connection is for before it is dialled: the connect hook refuses one without."""
+        waiting = self.waiting_for_establishment.items()
+        made = [connection for connection, asked in waiting if any(one is event for one in asked)]
+        if destination is None or len(made) != 1 or not isinstance(made[0], Server):
+            raise RuntimeError("a connection that nobody judged")
+        stamp(made[0], dialled, destination)
+        if destination.tls:
+            made[0].sni = destination.host
+
+    def register_connection(self, command: RegisterHttpConnection) -> CommandGenerator[None]:
+        destination, err = destination_of(command.connection), command.err
+        if not err:
+            note_attempt(command.connection, Attempt.DONE)
+        elif attempt_of(command.connection) is Attempt.GIVEN_UP:
+            err = "no connection came up in time"
+        if err and destination is not None and destination.proxy is not None:
+            err = f"through the upstream proxy: {err}"
+        yield from super().register_connection(RegisterHttpConnection(command.connection, err))
 
 
 class BoundedClientTls(ClientTLSLayer):

@@ -19,6 +19,7 @@ from mitmproxy import certs, connection, tls
 from mitmproxy.net import tls as net_tls
 from OpenSSL import SSL
 
+from impyard.addon.destination import destination_of
 from impyard.addon.errors import ImpyardError
 from impyard.certs.authority import Authority, system_bundle
 
@@ -73,7 +74,7 @@ class GatewayTls:
         server = tls_start.conn
         if not isinstance(server, connection.Server) or not server.sni:
             raise RuntimeError("an origin without a name to verify")
-        destination = getattr(server, "destination", None)
+        destination = destination_of(server)
         upstream = destination.upstream if destination is not None else None
         if not server.alpn_offers:
             # The origin is spoken to in the client's own version of HTTP, if it can; what else the client offers is

@@ -16,6 +16,7 @@ CORE = [
     "readings",
     "rules",
     "yamlnodes",
+    "policyroutes",
     "policyfile",
     "policy",
     "policysource",

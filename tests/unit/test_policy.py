@@ -19,7 +19,7 @@ from impyard.addon.judge import judge
 from impyard.addon.policy import Policy, load_policy, read_policy
 from impyard.addon.policyfile import ENTRY_KEYS, METHODS, POLICY_KEYS, RULE_KEYS
 from impyard.addon.request import Request
-from impyard.addon.rules import Upstream
+from impyard.addon.rules import Proxy, Route, Upstream
 
 TESTS = Path(__file__).parents[1]
 POLICIES = TESTS.parent / "policies"
@@ -211,13 +211,29 @@ def test_the_collector_runs_again_after_loading() -> None:
 
 
 def test_upstreams_are_read() -> None:
-    def upstream(value: str) -> Upstream | None:
+    def upstream(value: str) -> Route | None:
         return read(f"networkPolicies: [{{host: a.test, upstream: '{value}', {RULE}}}]").entries[0].upstream
 
     assert upstream("http://127.0.0.1:11434") == Upstream("http", "127.0.0.1", 11434)
     assert upstream("https://Local.Test") == Upstream("https", "local.test", 443)
     assert upstream("https://[::1]:8443/") == Upstream("https", "::1", 8443)
     assert str(upstream("https://[::1]:8443/")) == "https://[::1]:8443"
+
+
+def test_upstream_proxies_are_read(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("PEM")
+
+    def proxy(value: str, more: str = "") -> Route | None:
+        text = f"networkPolicies: [{{host: a.test, upstream_proxy: '{value}', {more}{RULE}}}]"
+        return read(text, folder=tmp_path).entries[0].upstream
+
+    assert proxy("http://Proxy.Example.org:3128") == Proxy("http", "proxy.example.org", 3128)
+    assert proxy("https://[::1]:8443/") == Proxy("https", "::1", 8443)
+    assert str(proxy("https://[::1]:8443/")) == "via https://[::1]:8443"
+    assert proxy("environment") == Proxy()
+    assert proxy("environment", "upstream_ca: ca.pem, ") == Proxy(ca=tmp_path / "ca.pem")
+    secret = f"networkPolicies: [{{host: a.test, upstream_proxy: 'http://ada:not-shown@b.test:80', {RULE}}}]"
+    assert "not-shown" not in str(faults_of(secret))
 
 
 @pytest.mark.parametrize(
