@@ -63,9 +63,9 @@ class Limits:
 class Box:
     """Everything that tells one box from another.
 
-    `covered` are the paths to hide, with whether each is a folder; `inner_mounts` are the mount points inside the
-    project; `secret_folders` are named to the probes, which try to read them; `labels` are added to those that every
-    box has.
+    `covered` are the paths to hide, with whether each is a folder; `shut` and `pinned` are those of the workspace's
+    git repositories (see checkout.py); `inner_mounts` are the mount points inside the project; `secret_folders` are
+    named to the probes, which try to read them; `labels` are added to those that every box has.
     """
 
     paths: RunPaths
@@ -74,6 +74,8 @@ class Box:
     workspace: Path
     limits: Limits
     covered: Sequence[tuple[Path, bool]] = ()
+    shut: Sequence[Path] = ()
+    pinned: Sequence[Path] = ()
     inner_mounts: Sequence[Path] = ()
     secret_folders: Sequence[Path] = ()
     selinux: bool = False
@@ -147,7 +149,7 @@ def relay_config(
         "env": dict(env),
         "probes": {
             "denied_host": denied_host(box),
-            "code_paths": [str(box.paths.root), "/opt/pi"],
+            "code_paths": [str(box.paths.root), "/opt/pi", *map(str, box.shut)],
             "env_files": [str(path) for path, is_folder in box.covered if not is_folder],
             "key_paths": [str(folder) for folder in box.secret_folders],
             "uid": box.user.uid,
@@ -225,6 +227,8 @@ def _mounts(box: Box) -> list[dict[str, Any]]:
         _bind(paths.root, paths.root, writable=False),
         *(_bind(path, path, writable=False) for path in box.inner_mounts if path != box.workspace),
         _bind(box.workspace, box.workspace, writable=True),
+        *(_bind(path, path, writable=True) for path in box.pinned),
+        *(_bind(path, path, writable=False) for path in box.shut),
         _bind(paths.session, paths.session, writable=True),
         _bind(paths.home, paths.home, writable=True),
         _bind(paths.door, DOOR, writable=False),

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 from impyard.addon.errors import ImpyardError
 from impyard.certs import authority
-from impyard.runner import boxspec, credentials, gateway, leftovers
+from impyard.runner import boxspec, checkout, credentials, gateway, leftovers
 from impyard.runner.coverwatch import CoverWatch
+from impyard.runner.diskwatch import DiskWatch, check_room
 from impyard.runner.gateway import Event
 from impyard.runner.project import check_root, hidden_paths, mounts_under, new_run
 from impyard.runner.receipt import Receipt
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 DEFAULT_MEMORY = 4 * 1024**3
 DEFAULT_CPUS = 2.0
 DEFAULT_PIDS = 512
+# Kept on disk while the box lives, and given up before the receipt is written: a box may have filled the rest.
+RESERVE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,8 @@ class Enclosure:
     """`open` it, `start` it, read `stage.items()`, `close` it in any case.
 
     News are put in among the stage's items: denials of the box's requests, and a log that cannot be written. `spawned`
-    is a gateway process that is up already, or on its way. `bare` is a path whose cover has come off: the box is ended.
+    is a gateway process that is up already, or on its way. `bare` is a path whose cover has come off, `full` says which
+    disk has no room: the box is ended then.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class Enclosure:
         self.closed: Event | None = None
         self.stage: Stage | None = None
         self.bare: Path | None = None
+        self.full = ""
         self._version = version
         self._signals = signals
         self._note = on_note
@@ -124,6 +129,7 @@ class Enclosure:
         plan = self.plan
         secret_folders = (authority.data_dir(),)
         check_root(plan.root, secret_folders)
+        check_room((plan.root, plan.root / "runs", *((plan.workspace,) if plan.workspace else ())))
         self.user = user = box_user(os.geteuid(), os.getegid(), os.environ)
         with self._signals.shielded():
             self.paths = paths = new_run(plan.root)
@@ -144,13 +150,18 @@ class Enclosure:
         limits = self._limits(facts)
         image = self._image()
         apart = (plan.workspace,) if plan.workspace and not plan.workspace.is_relative_to(plan.root) else ()
+        covered = list(hidden_paths(plan.root, *apart))
+        guard = self._guard()
+        hidden = {path for path, _ in covered}
         self.box = boxspec.Box(
             paths=paths,
             image=image,
             user=user,
             workspace=self.workspace,
             limits=limits,
-            covered=list(hidden_paths(plan.root, *apart)),
+            covered=covered,
+            shut=[path for path in guard.shut if path not in hidden],
+            pinned=guard.pinned,
             inner_mounts=mounts_under(plan.root),
             secret_folders=secret_folders,
             selinux=facts.selinux,
@@ -159,7 +170,7 @@ class Enclosure:
                 "impyard.deadline": str(int(time.time() + limits.ceiling_s)),
             },
         )
-        self._covers = CoverWatch((path for path, _ in self.box.covered), self._on_bare)
+        self._covers = CoverWatch((*hidden, *self.box.shut), self._on_bare)
         self._write_files()
 
         ready = self.gateway.ready()
@@ -181,8 +192,10 @@ class Enclosure:
             raise ImpyardError(
                 "the gateway ended before the box could start", hint="`impyard doctor` looks for a reason"
             )
-        self._covers.start()
-        self._stack.callback(self._covers.stop)
+        disks = DiskWatch({self.paths.runs, self.workspace}, self._on_full)
+        for watch in (self._covers, disks):
+            watch.start()
+            self._stack.callback(watch.stop)
         self.stage.start(self.plan.ceiling_s)
         self.started = True
         return self.stage
@@ -297,6 +310,19 @@ class Enclosure:
             ceiling_s=plan.ceiling_s,
         )
 
+    def _guard(self) -> checkout.Guard:
+        """What the box must not write of a checkout to work on, with all of it there."""
+        if self.plan.workspace is None:
+            return checkout.Guard()
+        home = os.environ.get("HOME", "")
+        settings = checkout.own_settings(home, os.environ.get("XDG_CONFIG_HOME", ""))
+        guard = checkout.find_guard(self.plan.workspace, settings)
+        with self._signals.shielded():
+            self.receipt.made = [place.record() for place in guard.missing]
+            self.receipt.write(self.paths.receipt)
+            self._stack.callback(self._unmake, checkout.make(guard.missing))
+        return guard
+
     def _write_files(self) -> None:
         """The run's folders and what the box reads, in the hands of the box's user."""
         paths, user, agent = self.paths, self.user, self.plan.agent
@@ -320,6 +346,7 @@ class Enclosure:
             (paths.control / "box.json", json.dumps(relay).encode()),
             (paths.control / "ca.pem", certificate),
             (paths.control / "trust.pem", authority.box_bundle(certificate)),
+            (paths.control / "reserve", bytes(RESERVE_BYTES)),
             (paths.control / "passwd", passwd(user, paths.home).encode()),
             (paths.control / "group", group(user).encode()),
         ):
@@ -349,6 +376,12 @@ class Enclosure:
         if self.stage is not None:
             self.stage.end("exposed")
 
+    def _on_full(self, words: str) -> None:
+        """In a thread of its own: a disk of this machine is nearly full."""
+        self.full = words
+        if self.stage is not None:
+            self.stage.end("disk-full")
+
     # -- steps of close -----------------------------------------------------------------------------------------------
 
     def _clean_folder(self) -> None:
@@ -370,6 +403,11 @@ class Enclosure:
         missed = give_back(folder, self.user, owners)
         if missed:
             self.trouble.append(f"{missed} files in {folder} could not be given back to you")
+
+    def _unmake(self, made: Sequence[checkout.Missing]) -> None:
+        self.receipt.made = []
+        for path in checkout.unmake(made):
+            self.trouble.append(f"{path} is not as impyard made it for this run: look at it before you use git here")
 
     def _remove_box(self) -> None:
         from impyard.runner import engine

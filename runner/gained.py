@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, field
 from pathlib import Path
 
-# A box may make any number of files; a look at them must end.
-MAX_FILES = 200_000
-
-Snapshot = dict[str, tuple[int, int, int]]
+# A box may make any number of files and folders; a look at them must end, and fit into memory.
+MAX_ENTRIES = 200_000
+# What makes a folder a repository for git, whatever its name is.
+BARE_REPOSITORY = {"HEAD", "objects", "refs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,30 +22,60 @@ class GainedFile:
     changed: bool
 
 
-def snapshot(folder: Path) -> Snapshot:
-    """Relative path to (size, time of change in ns, inode) of each file; what cannot be read is left out."""
-    found: Snapshot = {}
+@dataclass(slots=True)
+class Snapshot:
+    """`files`: relative path to (size, time of change in ns, inode). `repositories`: relative paths of each `.git` and
+    each bare repository. `complete` is false when the folder holds more than is looked at."""
+
+    files: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    repositories: set[str] = field(default_factory=set)
+    complete: bool = True
+
+
+def snapshot(folder: Path, most: int = MAX_ENTRIES) -> Snapshot:
+    """What is in a folder, `most` entries at most; what cannot be read is left out."""
+    found = Snapshot()
     pending = [""]
-    while pending and len(found) < MAX_FILES:
+    seen = 0
+    while pending and found.complete:
         inner = pending.pop()
+        missing = set(BARE_REPOSITORY)
         try:
             with os.scandir(folder / inner) as entries:
                 for entry in entries:
+                    seen += 1
+                    if seen > most:
+                        found.complete = False
+                        break
                     relative = f"{inner}/{entry.name}" if inner else entry.name
+                    missing.discard(entry.name)
+                    if entry.name == ".git":
+                        found.repositories.add(relative)
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(relative)
                     else:
                         status = entry.stat(follow_symlinks=False)
-                        found[relative] = (status.st_size, status.st_mtime_ns, status.st_ino)
+                        found.files[relative] = (status.st_size, status.st_mtime_ns, status.st_ino)
         except OSError:
             continue
+        if not missing and ".git" not in inner.split("/"):
+            found.repositories.add(inner or ".")
     return found
 
 
 def gained(before: Snapshot, after: Snapshot) -> list[GainedFile]:
     """The new and changed files, in the order of their paths. git's own files are not counted."""
     return [
-        GainedFile(path, state[0], path in before)
-        for path, state in sorted(after.items())
-        if before.get(path) != state and not path.startswith(".git/") and "/.git/" not in path
+        GainedFile(path, state[0], path in before.files)
+        for path, state in sorted(after.files.items())
+        if before.files.get(path) != state and not path.startswith(".git/") and "/.git/" not in path
     ]
+
+
+def new_repositories(before: Snapshot, after: Snapshot) -> list[str]:
+    """The repositories that were not there before: their hooks and settings are the agent's. In order."""
+    return sorted(_outermost(after.repositories - before.repositories))
+
+
+def _outermost(paths: Set[str]) -> set[str]:
+    return {path for path in paths if not any(path.startswith(f"{other}/") for other in paths if other != path)}

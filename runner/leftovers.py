@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import engine
+from impyard.runner import checkout, engine
 from impyard.runner.project import RUN_ID, RunPaths
 from impyard.runner.receipt import read_receipt, write_json
 from impyard.runner.removal import remove_tree
@@ -91,10 +91,20 @@ def _close_books(paths: RunPaths, receipt: dict[str, Any], on_note: Callable[[st
     for folder in (paths.workspace, paths.session):
         with suppress(OSError):
             give_back(folder, user)
+    left += _unmake(receipt.get("made"))
     if receipt.get("exit_reason") == "running":
         with suppress(OSError):
-            write_json(paths.receipt, {**receipt, "exit_reason": "runner-lost", "exit_status": 137})
+            write_json(paths.receipt, {**receipt, "exit_reason": "runner-lost", "exit_status": 137, "made": []})
     on_note(f"cleaned up after run {paths.id}, whose runner was killed" + "".join(f"; {item}" for item in left))
+
+
+def _unmake(records: Any) -> list[str]:
+    """Remove what was put into a checkout for the run; what of it has changed."""
+    made = []
+    for record in records if isinstance(records, list) else []:
+        with suppress(ValueError):
+            made.append(checkout.from_record(record if isinstance(record, dict) else {}))
+    return [f"{path} was changed" for path in checkout.unmake(made[::-1])]
 
 
 def _with_remains(root: Path) -> list[RunPaths]:

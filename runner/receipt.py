@@ -17,7 +17,8 @@ from impyard.addon.errors import ImpyardError
 EXITS: dict[str, int] = {
     "finished": 0,  # the agent did its work
     "agent-error": 1,  # the model refused, credentials failed, pi stopped with an error
-    "exposed": 1,  # a covered secret was replaced on this machine, so that the box could have read it
+    "exposed": 1,  # what is covered, or read-only, was replaced on this machine: the box could have got at it
+    "disk-full": 1,  # a disk that the box writes to was nearly full
     "ceiling": 124,  # the wall-clock limit
     "refused": 125,  # a probe in the box failed; the agent never started
     "gateway-lost": 126,  # the judge went away in mid-run
@@ -37,7 +38,9 @@ class Receipt:
     has `files` (relative to the project where inside), `hash` and, for the demo model, `added`. `decisions` has `seq`
     and `last`, the number and the chain hash of the run's last line in decisions.jsonl, `allowed`, `denied` (impyard's
     own checks not counted), `denied_hosts` (host to count) and `own_checks`; `traffic` has `bytes_up`, `bytes_down`,
-    `upstream_errors`.
+    `upstream_errors`. `files` are what the workspace
+    gained (`files_more` are not listed; not `files_complete`: it holds more than is looked at), `repositories` the git
+    repositories among it. `made` is what lies in the workspace while the run lasts only (see checkout.py).
     """
 
     run: str
@@ -71,6 +74,9 @@ class Receipt:
     traffic: dict[str, Any] = field(default_factory=dict)
     files: list[dict[str, Any]] = field(default_factory=list)
     files_more: int = 0
+    files_complete: bool = True
+    repositories: list[str] = field(default_factory=list)
+    made: list[dict[str, Any]] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
         """Write the receipt so that a reader sees the old one or the new one, never a half. Raises OSError."""

@@ -19,7 +19,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.certs.authority import data_dir
 from impyard.runner import credentials, streams
 from impyard.runner.enclosure import DEFAULT_PIDS, Enclosure, Plan
-from impyard.runner.gained import Snapshot, gained, snapshot
+from impyard.runner.gained import Snapshot, gained, new_repositories, snapshot
 from impyard.runner.gateway import Spawned
 from impyard.runner.outcome import Ending, Event, Outcome, judge_ending, parse_event
 from impyard.runner.project import check_root, check_workspace, find_root, policy_files
@@ -112,7 +112,7 @@ class _Run:
         self.signals = signals
         self.enclosure = Enclosure(plan, version, signals, self._note, spawned)
         self.began = time.monotonic()
-        self.before: Snapshot = {}
+        self.before = Snapshot()
         self.outcome = Outcome()
         self.probes: list[Event] | None = None
         self.ending: Ending | None = None
@@ -170,6 +170,8 @@ class _Run:
         reason, error = judge_ending(ending, self.outcome)
         if reason == "exposed":
             error = f"{enclosure.bare} was replaced on this machine, which took its cover off in the box"
+        elif reason == "disk-full":
+            error = f"{enclosure.full}; what the box wrote is in {enclosure.workspace}"
         elif reason == "out-of-memory":
             limit = enclosure.box.limits.memory // 1024**2
             error = f"the agent needed more memory than its {limit} MiB; --memory gives it more"
@@ -184,9 +186,12 @@ class _Run:
         receipt.error = "; ".join(filter(None, [error, enclosure.stage.storage_error, *enclosure.trouble])) or None
         receipt.probes = list(self.probes or ())
         self._count()
-        files = gained(self.before, snapshot(enclosure.workspace))
+        after = snapshot(enclosure.workspace)
+        files = gained(self.before, after)
         receipt.files = [asdict(file) for file in files[:RECEIPT_FILES]]
         receipt.files_more = max(0, len(files) - RECEIPT_FILES)
+        receipt.files_complete = self.before.complete and after.complete
+        receipt.repositories = new_repositories(self.before, after)[:RECEIPT_FILES]
         try:
             receipt.write(enclosure.paths.receipt)
         except OSError as exc:

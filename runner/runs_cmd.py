@@ -240,6 +240,7 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
     for file in _sequence(receipt.get("files")):
         entry = _mapping(file)
         pairs.append(("  file", f"{entry.get('path')} ({size_text(int(entry.get('bytes') or 0))})"))
+    pairs += [("  git", f"{name} is new") for name in _sequence(receipt.get("repositories"))]
     for name, path in (("transcript", run.paths.stdout), ("session", run.paths.session)):
         if path.exists():
             pairs.append((name, str(path)))

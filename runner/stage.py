@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner import engine
+from impyard.runner.text import size_text
 
 # Output that waits for the view, each line with what it costs to keep; beyond that the box waits.
 MAX_WAITING_BYTES = 64 * 1024 * 1024
@@ -28,6 +29,8 @@ DRAIN_S = 5.0
 SILENT_S = 5.0
 # A longer line is stored but not shown. pi's largest sum up a whole conversation.
 SHOWN_LINE_BYTES = 32 * 1024 * 1024
+# Of all output; what comes after that is shown, but not stored. pi's sessions hold the same in less.
+MAX_STORED_BYTES = 2 * 1024**3
 # What is kept of standard error, for the words of a box that did not come up.
 LAST_WORDS_BYTES = 4096
 # After a polite SIGTERM the relay itself kills the agent within 5 s.
@@ -80,6 +83,7 @@ class Stage:
         self._timers: list[threading.Timer] = []
         self._stdout, self._stderr = stdout, stderr
         self._received = 0
+        self._stored = 0
         self._reader_waits = False
         self._output = engine.attach(container)
         self._waiter = engine.wait_removed(container)
@@ -207,6 +211,12 @@ class Stage:
         self._items.put(Line(data))
 
     def _store(self, file: BinaryIO, data: bytes) -> None:
+        if self._stored + len(data) > MAX_STORED_BYTES:
+            self._stored = MAX_STORED_BYTES  # nothing after a gap either
+            limit = size_text(MAX_STORED_BYTES)
+            self.storage_error = self.storage_error or f"of the run's output the first {limit} are stored, no more"
+            return
+        self._stored += len(data)
         try:
             file.write(data)
         except OSError as exc:

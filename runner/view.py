@@ -23,6 +23,7 @@ from impyard.runner.text import size_text, visible, wrapped
 TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
 SAME_DENIALS = 3  # of one kind shown one by one; the summary counts them all
 SUMMARY_FILES = 10
+SUMMARY_REPOSITORIES = 3
 SUMMARY_HOSTS = 8
 LEAST_COLUMNS = 24  # a terminal that is narrower breaks lines itself
 SHOWN_CHARS = 64 * 1024  # of one line, or of one piece of a streamed text
@@ -38,7 +39,8 @@ MAIN_ARGUMENT = {"bash": "command", "read": "path", "write": "path", "edit": "pa
 REASON_WORDS = {
     "finished": "finished",
     "agent-error": "ended with an error",
-    "exposed": "ended to keep a secret",
+    "exposed": "ended, as a cover came off",
+    "disk-full": "ended, as the disk is full",
     "ceiling": "stopped at its ceiling",
     "refused": "refused to start",
     "gateway-lost": "lost its gateway",
@@ -143,6 +145,11 @@ class HumanView:
         names = [f"{file['path']} ({size_text(file['bytes'])})" for file in receipt.files[:SUMMARY_FILES]]
         rest = len(receipt.files) + receipt.files_more - len(names)
         self._list("files", names, rest, none="none new or changed")
+        if not receipt.files_complete:
+            self._field("", "the workspace holds more files than are looked at")
+        if receipt.repositories:
+            names = [f"{name} is new: its hooks and settings are the agent's" for name in receipt.repositories]
+            self._list("git", names[:SUMMARY_REPOSITORIES], len(names) - len(names[:SUMMARY_REPOSITORIES]))
         self._field("in", receipt.workspace, whole=True)
         if self._left_out:
             self._field("log", log, whole=True)

@@ -145,10 +145,9 @@ def ordinary_container(box_image: str) -> Callable[..., str]:
     """
 
     def run(command: str, **options: Any) -> str:
-        container = engine.client().containers.run(
-            box_image, ["-c", command], entrypoint="/bin/bash", detach=True, **options
-        )
+        container = engine.client().containers.create(box_image, ["-c", command], entrypoint="/bin/bash", **options)
         try:  # not run()'s own output: it follows the log, whose end it can miss
+            container.start()
             status = container.wait(timeout=60)["StatusCode"]
             output = bytes(container.logs(stderr=False)).decode()
             assert status == 0, bytes(container.logs()).decode()

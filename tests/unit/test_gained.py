@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from impyard.runner.gained import GainedFile, gained, snapshot
+from impyard.runner.gained import GainedFile, Snapshot, gained, new_repositories, snapshot
 
 
 def test_new_and_changed_files_are_told_apart_and_others_left_out(tmp_path: Path) -> None:
@@ -25,11 +26,52 @@ def test_links_are_named_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "outside" / "f").write_text("")
     (inside / "link").symlink_to(tmp_path / "outside")
     (inside / "loop").symlink_to(inside)
-    assert [file.path for file in gained({}, snapshot(inside))] == ["link", "loop"]
+    assert [file.path for file in gained(Snapshot(), snapshot(inside))] == ["link", "loop"]
 
 
 def test_gits_own_files_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "a" / ".git").mkdir(parents=True)
     (tmp_path / "a" / ".git" / "index").write_text("")
     (tmp_path / ".gitignore").write_text("")
-    assert [file.path for file in gained({}, snapshot(tmp_path))] == [".gitignore"]
+    assert [file.path for file in gained(Snapshot(), snapshot(tmp_path))] == [".gitignore"]
+
+
+def test_a_look_ends_whatever_there_is(tmp_path: Path) -> None:
+    """Folders count too: a box can make a million of them without a file."""
+    for number in range(60):
+        (tmp_path / str(number) / "in").mkdir(parents=True)
+    assert not snapshot(tmp_path, 100).complete
+    assert snapshot(tmp_path, 120).complete, "the control: just as many as there are"
+    for number in range(60):
+        (tmp_path / str(number) / "in" / "file").touch()
+    found = snapshot(tmp_path, 100)
+    assert not found.complete and len(found.files) <= 100
+
+
+def test_repositories_that_came_are_named(tmp_path: Path) -> None:
+    for folder in ("old/.git", "old/.git/modules/x", "new/.git", "new/.git/modules/.git", "new/inner/.git"):
+        (tmp_path / folder).mkdir(parents=True)
+        if folder.startswith("old"):
+            before = snapshot(tmp_path)
+    for name in ("objects", "refs"):
+        (tmp_path / "bare" / name).mkdir(parents=True)
+    (tmp_path / "bare" / "HEAD").touch()
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / ".git").write_text("gitdir: elsewhere")
+    found = ["bare", "linked/.git", "new/.git", "new/inner/.git"]
+    assert new_repositories(before, snapshot(tmp_path)) == found
+    for name in ("objects", "refs", "HEAD"):
+        (tmp_path / name).mkdir()
+    assert "." in new_repositories(before, snapshot(tmp_path)), "the folder itself is one now"
+
+
+def test_a_path_longer_than_the_system_takes_does_no_harm(tmp_path: Path) -> None:
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(30):
+        os.mkdir("x" * 200, dir_fd=here)
+        inner = os.open("x" * 200, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    (tmp_path / "file").touch()
+    assert [file.path for file in gained(Snapshot(), snapshot(tmp_path))] == ["file"]

@@ -124,3 +124,26 @@ def test_a_box_that_is_over_did_not_reach_its_ceiling_while_it_was_shown(
     there.end("gateway-lost")
     assert [type(item) for item in there.items()] == [Line, Over]
     assert there.ended_by is None and not there.ceiling_passed and there.is_over
+
+
+def test_no_more_is_stored_than_the_host_can_spare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(stage, "MAX_STORED_BYTES", 1000)
+    fake = FakeEngine([b"x" * 99 + b"\n"] * 9 + [b"y" * 499 + b"\n", b"z\n"])
+    fake.ended.set()
+    there = make_stage(monkeypatch, tmp_path, fake)
+    there.start(60)
+    assert sum(isinstance(item, Line) for item in there.items()) == 11, "all of it is shown"
+    assert (tmp_path / "out").read_bytes() == (b"x" * 99 + b"\n") * 9, "whole lines, and none after a gap"
+    assert there.storage_error == "of the run's output the first 1.0 KB are stored, no more"
+
+
+@pytest.mark.attack("F53")
+def test_a_line_without_an_end_is_stored_as_it_comes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(stage, "SHOWN_LINE_BYTES", MIB)
+    fake = FakeEngine([b"x" * 65536] * 100)
+    fake.ended.set()
+    there = make_stage(monkeypatch, tmp_path, fake)
+    there.start(60)
+    shown = [item.data for item in there.items() if isinstance(item, Line)]
+    assert (tmp_path / "out").stat().st_size == 100 * 65536 + bool(shown)
+    assert sum(map(len, shown)) <= MIB, "what is not shown is not held either"

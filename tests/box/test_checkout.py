@@ -1,0 +1,205 @@
+"""`--workspace` on a git checkout: the agent commits in it, but what git runs by itself stays the caller's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import Project, wait_until
+
+pytestmark = pytest.mark.box
+
+# Argument: the checkout. Each attempt would make the caller's next git command run something, and says what happened.
+ATTEMPTS = r"""
+cd "$1"; EVIL="$1/evil"
+try() { what=$1; shift; if said=$("$@" 2>&1); then echo "$what: done"; else echo "$what: ${said##*: }"; fi; }
+append() { printf '%s\n' "$2" >> "$1"; }
+mkdir -p "$EVIL"; cp -r .git/objects .git/refs "$EVIL"
+printf '[core]\n\tfsmonitor = touch %s/ran\n' "$1" > "$EVIL/config"
+try 'new hook' append .git/hooks/pre-commit 'touch ran'
+try 'settings' append .git/config '[core] fsmonitor = touch ran'
+try 'settings by git' git config core.fsmonitor 'touch ran'
+try 'settings by a mode' chmod 777 .git/config
+try 'settings by a rename' mv -f "$EVIL/config" .git/config
+try 'settings removed' rm -f .git/config
+try 'settings linked' ln -f "$EVIL/config" .git/config
+try 'second name of the settings' ln .git/config second
+try 'settings elsewhere' append .git/commondir '../evil'
+try 'settings elsewhere, renamed' mv -f README.md .git/commondir
+try 'settings elsewhere, removed' rm -f .git/commondir
+try 'settings of the worktree' append .git/config.worktree '[core] fsmonitor = touch ran'
+try 'repository of a submodule' mkdir -p .git/modules/lib/hooks
+try 'named hooks' append .githooks/pre-commit 'touch ran'
+try 'named hooks renamed' mv .githooks aside
+try 'folder on the way' mv tools aside
+try 'included settings' append tools/git/settings '[core] fsmonitor = touch ran'
+try 'inner settings' append vendor/inner/.git/config '[core] fsmonitor = touch ran'
+try 'inner checkout renamed' mv vendor/inner vendor/aside
+try 'its folder renamed' mv vendor aside
+try 'bare settings' append bare.git/config '[core] fsmonitor = touch ran'
+try 'linked checkout' append linked/.git 'gitdir: evil'
+try 'linked checkout renamed' mv linked/.git linked/aside
+try 'linked checkout removed' rm -f linked/.git
+try 'through the root of the process' append "/proc/self/root$1/.git/hooks/pre-commit" 'touch ran'
+try 'mount' mount --bind "$EVIL" .git/hooks
+try 'unmount' umount .git/config
+try 'hooks renamed' mv .git/hooks .git/aside
+try 'hooks removed' rm -rf .git/hooks
+try 'repository renamed' mv .git aside
+try 'repository removed' rmdir .git
+"""
+REFUSED = {
+    "Read-only file system",
+    "Device or resource busy",
+    "Invalid cross-device link",
+    "Permission denied",
+    "command not found",
+}
+# What an agent that commits changes.
+OWN = {"objects", "refs", "logs", "index", "HEAD", "COMMIT_EDITMSG", "new.txt"}
+
+
+TRUSTING = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+
+
+def git(folder: Path, *words: str) -> str:
+    """git as the caller uses it, with no settings but the repository's."""
+    env = {**os.environ, **TRUSTING, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    env |= {f"GIT_{who}_{what}": "a@b.test" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    done = subprocess.run(["git", *words], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def checkout(folder: Path) -> Path:
+    """A checkout with hooks in the tree, included settings, an inner repository, a bare one, and a linked one."""
+    for path in (folder, folder / "vendor" / "inner"):
+        path.mkdir(parents=True)
+        git(path, "init", "--quiet", "--initial-branch=main", "--template=")
+        (path / "README.md").write_text("as it was\n")
+        git(path, "add", "README.md")
+        git(path, "commit", "--quiet", "--message=first")
+    (folder / "tools" / "git").mkdir(parents=True)
+    (folder / "tools" / "git" / "settings").write_text("[core]\n\tabbrev = 9\n")
+    git(folder, "config", "include.path", "../tools/git/settings")
+    git(folder, "config", "core.hooksPath", ".githooks")
+    git(folder, "config", "extensions.worktreeConfig", "true")
+    git(folder, "init", "--quiet", "--bare", "bare.git")
+    git(folder, "worktree", "add", "--quiet", "linked")
+    return folder
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    """Names, modes and contents of what git obeys."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        inner = path.relative_to(folder)
+        if inner.parts[0] != "evil" and not OWN & set(inner.parts):
+            found[f"{inner} {path.stat().st_mode:o}"] = path.read_bytes() if path.is_file() else b""
+    return found
+
+
+def said(output: str) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in output.splitlines())
+
+
+@pytest.mark.attack("137")
+def test_what_git_runs_by_itself_cannot_be_written(project: Project, ordinary_container: Callable[..., str]) -> None:
+    place = checkout(project.base / "work")
+    copy = project.base / "copy"
+    shutil.copytree(place, copy, symlinks=True)
+    project.own(place)
+    before = state(place)
+    project.script("attempts.sh", ATTEMPTS)
+    commit = "git -c user.name=agent -c user.email=agent@b.test commit --quiet --message=second"
+    result = project.demo(
+        f"run: echo new > new.txt; git add new.txt && {commit} && git status --short && git log --oneline",
+        f"run: bash {project.root}/attempts.sh {place} > evil.txt; true",
+        args=["--workspace", str(place)],
+    )
+    assert result.code == 0, result
+    found = said((place / "evil.txt").read_text())
+    (place / "evil.txt").unlink()
+    assert {name: answer for name, answer in found.items() if answer not in REFUSED} == {}
+    assert len(found) == ATTEMPTS.count("\ntry '")
+    assert state(place) == before, "what was made for the run is gone too"
+    assert result.receipt["made"] == [] and result.receipt["error"] is None
+    assert git(place, "log", "--format=%s").split() == ["second", "first"], "the agent could commit"
+    git(place, "status")
+    assert not (place / "ran").exists()
+
+    # The control: the same mounts without what is read-only.
+    for path in (copy, *copy.rglob("*")):
+        path.chmod(0o777)
+    files = {str(copy): {"bind": str(copy), "mode": "rw"}, str(project.root): {"bind": "/project", "mode": "ro"}}
+    made = f"mkdir {copy}/.githooks {copy}/.git/hooks; "
+    done = said(
+        ordinary_container(
+            f"{made} bash /project/attempts.sh {copy}", volumes=files, environment=TRUSTING, network_mode="none"
+        )
+    )
+    worked = {name for name, answer in done.items() if answer == "done"}
+    assert {"new hook", "settings", "settings by git", "hooks renamed", "repository renamed"} <= worked, done
+    assert {"settings elsewhere", "named hooks", "inner settings", "bare settings", "linked checkout"} <= worked
+
+
+@pytest.mark.attack("137", control=True)
+@pytest.mark.parametrize("way", ["settings", "commondir"])
+def test_what_is_guarded_would_run_on_the_host(tmp_path: Path, way: str) -> None:
+    """The control of the guard's list: git obeys these files at a mere `status`."""
+    git(tmp_path, "init", "--quiet")
+    where = tmp_path / ".git"
+    if way == "commondir":
+        where = tmp_path / "evil"
+        for name in ("objects", "refs"):
+            shutil.copytree(tmp_path / ".git" / name, where / name)
+        (tmp_path / ".git" / "commondir").write_text("../evil\n")
+    with open(where / "config", "a") as settings:
+        settings.write(f"[core]\n\trepositoryformatversion = 0\n\tfsmonitor = touch {tmp_path}/ran; false\n")
+    git(tmp_path, "status")
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_killed_runner_leaves_nothing_in_the_checkout(project: Project) -> None:
+    place = project.base / "work"
+    place.mkdir()
+    git(place, "init", "--quiet", "--template=")
+    before = state(place)
+    project.own(place)
+    process = project.start(
+        "run", "--model", "demo", "--workspace", str(place), "run: touch there; git status --short > seen; sleep 300"
+    )
+    wait_until((place / "seen").exists)
+    assert (place / ".git" / "commondir").read_text() == ".\n"
+    git(place, "status")  # the caller's own git works on meanwhile
+    process.send_signal(signal.SIGKILL)
+    project.finish(process)
+    wait_until(lambda: not project.boxes())
+    assert project.demo("write 4 to answer.txt").code == 0, "the next run cleans up"
+    for name in ("there", "seen"):
+        (place / name).unlink()
+    assert state(place) == before
+
+
+def test_settings_replaced_by_the_caller_end_the_run(project: Project) -> None:
+    """A rename over a file takes the mount off it: the box could write the new one."""
+    place = project.base / "work"
+    place.mkdir()
+    git(place, "init", "--quiet")
+    project.own(place)
+
+    def change() -> None:
+        wait_until((place / "there").exists)
+        git(place, "config", "user.name", "me")
+
+    result = project.demo("run: touch there; sleep 60", args=["--workspace", str(place)], watch=change)
+    assert (result.code, result.receipt["exit_reason"]) == (1, "exposed"), result
+    assert ".git/config" in json.dumps(result.receipt["error"])
+    assert "me" in (place / ".git" / "config").read_text()
