@@ -33,11 +33,12 @@ from impyard.addon.record import Record
 from impyard.addon.request import CANARY_SUFFIX, Request, canonical_host
 from impyard.addon.resolve import PrivateAddress, Resolver, Unresolvable, leads_inside
 from impyard.addon.stream import BoundedClientTls, JudgedHttpLayer, RefusedLayer
-from impyard.addon.wire import looks_like_http, request_from, strip_for_origin, to_response
+from impyard.addon.wire import is_event_stream, looks_like_http, request_from, strip_for_origin, to_response
 
 logger = logging.getLogger(__name__)
 
-# Bodies of unknown length, or longer than this, are passed on as they come; shorter ones in one piece: it is quicker.
+# Bodies of unknown length, event streams, and what is longer than this are passed on as they come; the rest in one
+# piece: it is quicker.
 STREAM_OVER_BYTES = 64 * 1024
 # A tunnel in which the client says nothing for this long is closed and recorded: the protocol may be one in which the
 # server speaks first, and nothing but TLS and HTTP passes.
@@ -300,7 +301,7 @@ class JudgeAddon:
             flow.kill()
             return
         size = expected_http_body_size(flow.request, response)
-        if size is None or size < 0 or size > STREAM_OVER_BYTES:
+        if size is None or size < 0 or size > STREAM_OVER_BYTES or is_event_stream(response):
             response.stream = functools.partial(_count_down, notes)
 
     @fail_closed

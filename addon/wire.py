@@ -41,6 +41,8 @@ _BEGUN = re.compile(
     rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}"
     rb"(?: [^\s\x00-\x1f\x7f]*(?: (?:H|HT|HTT|HTTP|HTTP/|HTTP/[0-9][^\n]*)?)?)?\Z"
 )
+# Server-sent events, JSON by the line, and parts that replace each other.
+_PIECEMEAL = re.compile(r"event-stream|ndjson|jsonl|json-seq|json-lines|stream\+json|x-mixed-replace", re.IGNORECASE)
 
 
 def looks_like_http(data: bytes) -> bool | None:
@@ -97,6 +99,11 @@ def _version(flow: http.HTTPFlow) -> str:
     """The version that is really spoken: the core believes the text of a request line, which may claim HTTP/2."""
     claimed = flow.request.data.http_version.decode("latin-1").removeprefix("HTTP/")
     return claimed if (claimed == "2.0") == (flow.client_conn.alpn == b"h2") else f"{claimed} inside of another"
+
+
+def is_event_stream(response: http.Response) -> bool:
+    """Whether an answer is meant to be read piece by piece, whatever its length."""
+    return bool(_PIECEMEAL.search(response.headers.get("content-type", "")))
 
 
 def to_response(answer: Answer) -> http.Response:

@@ -48,14 +48,22 @@ class JudgedWebsocket(WebsocketLayer):
             if not isinstance(fragments[-1], bytearray):
                 # The core adds each piece to the last one: bytes would be copied whole each time.
                 cast(list[bytes | bytearray], fragments)[-1] = bytearray(fragments[-1])
+        elif isinstance(event, events.ConnectionClosed):
+            # Whoever is left must see that the end is missing: the core would make an orderly close of it.
+            who = "box" if event.connection == self.context.client else "origin"
+            yield from self._end(f"the {who} left the WebSocket without closing it", None)
+            return
         yield from super().relay_messages(event)
 
     def _cut(self, why: str) -> CommandGenerator[None]:
+        yield from self._end(why, wsproto.events.CloseConnection(code=TOO_BIG, reason="too large"))
+
+    def _end(self, why: str, farewell: wsproto.events.CloseConnection | None) -> CommandGenerator[None]:
         self.flow.error = mflow.Error(why)
         yield HttpErrorHook(self.flow)
         for end in (self.client_ws, self.server_ws):
-            if end.state is wsproto.connection.ConnectionState.OPEN:
-                yield end.send2(wsproto.events.CloseConnection(code=TOO_BIG, reason="too large"))
+            if farewell is not None and end.state is wsproto.connection.ConnectionState.OPEN:
+                yield end.send2(farewell)
             yield commands.CloseConnection(end.conn)
         self.flow.live = False
         self._handle_event = self.done

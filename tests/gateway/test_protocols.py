@@ -6,6 +6,7 @@ import contextlib
 import socket
 import ssl
 import time
+from collections.abc import Callable, Iterable
 
 import h2.config
 import h2.connection
@@ -33,6 +34,7 @@ class Http2:
         config = h2.config.H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
         self._h2 = h2.connection.H2Connection(config)
         self._h2.initiate_connection()
+        self._takes_all = window is None
         if window is not None:
             self._h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
             self._h2.increment_flow_control_window(1 << 30)  # of the connection: streams alone are held back
@@ -88,7 +90,17 @@ class Http2:
 
     def wait(self, *streams: int) -> None:
         """Until each stream is answered or reset."""
-        while not set(streams) <= set(self.answers) | self.reset:
+        self._wait(streams, lambda: set(streams) <= set(self.answers) | self.reset)
+
+    def wait_for_data(self, stream: int, data: bytes) -> None:
+        """Until a stream's answer has begun with `data`; its end may be far."""
+        self._wait((stream,), lambda: stream in self.reset or self._so_far(stream).startswith(data))
+
+    def _so_far(self, stream: int) -> bytes:
+        return (self._begun.get(stream) or self.answers.get(stream) or (0, b""))[1]
+
+    def _wait(self, streams: Iterable[int], done: Callable[[], bool]) -> None:
+        while not done():
             data = self._read()
             if not data:
                 self.reset |= set(streams)
@@ -100,6 +112,8 @@ class Http2:
                 elif isinstance(event, h2.events.DataReceived):
                     code, body = self._begun[event.stream_id]
                     self._begun[event.stream_id] = (code, body + event.data)
+                    if self._takes_all:
+                        self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
                 elif isinstance(event, h2.events.StreamEnded):
                     self.answers[event.stream_id] = self._begun.pop(event.stream_id)
                 elif isinstance(event, h2.events.StreamReset | h2.events.ConnectionTerminated):

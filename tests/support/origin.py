@@ -53,12 +53,16 @@ class Origin:
         self.alpn: list[str | None] = []
         self.release = threading.Event()
         self.on_request: Callable[[Seen], None] = lambda seen: None
+        self.answers: dict[
+            str, Callable[[socket.socket, Seen], None]
+        ] = {}  # a test's own, by target; ends the connection
         threading.Thread(target=self._accept, daemon=True).start()
 
     def clear(self) -> None:
         self.connections = 0
         self.seen.clear()
         self.release.clear()
+        self.answers.clear()
 
     def close(self) -> None:
         self._socket.close()
@@ -126,6 +130,9 @@ class Origin:
     def _answer(self, connection: socket.socket, seen: Seen) -> bool:
         path, _, argument = seen.target.partition("=")
         send = connection.sendall
+        if own := self.answers.get(seen.target):
+            own(connection, seen)
+            return False
         if path.startswith("/pub/endless-trailers"):
             send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + _chunk(b"body") + b"0\r\n")
             for _ in range(int(argument)):
