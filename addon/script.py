@@ -62,4 +62,27 @@ class ScriptJudge(JudgeAddon):
             io.handler.cancel("dropped by the judge")
 
 
-addons = [ScriptJudge()]
+class Installer:
+    """Puts the judge into mitmproxy itself, once.
+
+    mitmproxy watches the file of a script: when it changes it drops the script's add-ons, and goes on without them if
+    the new ones do not load. The judge that began stays until mitmproxy ends.
+    """
+
+    name = "impyard-installer"
+
+    def load(self, loader: Loader) -> None:
+        """Add the judge, unless it is there."""
+        addons = ctx.master.addons
+        if addons.get(ScriptJudge.name) is None:
+            # First: mitmproxy's own add-ons would answer some hooks before it.
+            addons.chain = [addons.register(ScriptJudge()), *addons.chain]
+
+    def configure(self, updated: set[str]) -> None:
+        """Hand on what was set before the judge was there. Raises OptionsError as the judge does."""
+        judge = ctx.master.addons.get(ScriptJudge.name)
+        if not hasattr(judge, "record"):
+            judge.configure(updated)
+
+
+addons = [Installer()]

@@ -28,12 +28,15 @@ networkPolicies:
 """
 
 
-def start(tmp_path: Path, *, policy: Path) -> tuple[subprocess.Popen[bytes], int]:
+SCRIPT = ROOT / "addon" / "script.py"
+
+
+def start(tmp_path: Path, *, policy: Path, script: Path = SCRIPT) -> tuple[subprocess.Popen[bytes], int]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     settings = [f"confdir={tmp_path / 'conf'}", f"impyard_policy={policy}", f"impyard_runs={tmp_path / 'runs'}"]
     options = [word for setting in settings for word in ("--set", setting)]
-    program = [str(Path(sys.executable).with_name("mitmdump")), "-q", "-s", str(ROOT / "addon" / "script.py"), *options]
+    program = [str(Path(sys.executable).with_name("mitmdump")), "-q", "-s", str(script), *options]
     # ssl_insecure: stock TLS settings verify the origin, and know nothing of the entry's upstream_ca.
     options = ["--ssl-insecure", "--listen-host", "127.0.0.1", "-p", str(port)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
