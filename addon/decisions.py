@@ -72,6 +72,8 @@ def encode_decision(
     }
     if decision.upstream is not None:
         fields["upstream"] = str(decision.upstream)
+    if decision.led_by is not None:
+        fields["redirected_by"] = decision.led_by
     line = _line(fields)
     if len(line) > MAX_LINE:
         size = len(line)
@@ -85,11 +87,21 @@ def encode_decision(
 
 
 def encode_outcome(
-    *, ts: str, id: str, run: str, status: int | None, up: int, down: int, ms: float, error: str | None
+    *,
+    ts: str,
+    id: str,
+    run: str,
+    status: int | None,
+    up: int,
+    down: int,
+    ms: float,
+    error: str | None,
+    redirect: str | None = None,
 ) -> bytes:
     """The line of `runs/outcomes.jsonl` for what came of a forwarded request; newline included, ASCII.
 
     status: the upstream's, None when it gave none. up, down: body bytes. ms: from the decision to the end.
+    redirect: the other host that the answer led to.
     """
     fields = {
         "ts": ts,
@@ -101,6 +113,8 @@ def encode_outcome(
         "ms": round(ms, 1),
         "error": error and _cut(redact.text(error), MAX_VALUE),
     }
+    if redirect is not None:
+        fields["redirect"] = redirect
     return _line(fields)
 
 

@@ -106,6 +106,7 @@ class GetJudgedConnection(GetHttpConnection):
     """Asks for a connection to one destination: a new one, or one that was opened for an equal destination."""
 
     destination: Destination | None = None
+    fresh: bool = False  # a new one in any case
 
     def connection_spec_matches(self, connection: Connection) -> bool:
         # One that failed is not asked again: the origin may be back.

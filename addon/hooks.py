@@ -30,6 +30,7 @@ from impyard.addon.judge import Decision, Verdict, denial, judge
 from impyard.addon.notes import Notes, notes_of, take_notes
 from impyard.addon.policy import Policy, Proxy
 from impyard.addon.record import Record
+from impyard.addon.redirects import Redirects
 from impyard.addon.request import CANARY_SUFFIX, Request, canonical_host
 from impyard.addon.resolve import PrivateAddress, Resolver, Unresolvable, leads_inside
 from impyard.addon.stream import BoundedClientTls, JudgedHttpLayer, RefusedLayer
@@ -73,6 +74,7 @@ class JudgeAddon:
         self.proxies = proxies or HostProxies()
         self.secret = secret
         self._undecided: dict[str, asyncio.TimerHandle] = {}
+        self._redirects = Redirects()
         self._begun: dict[str, dict[str | None, Notes]] = {}  # by client and decision: what was let go
 
     # -- connections and layers -------------------------------------------------------------------------------------
@@ -242,6 +244,8 @@ class JudgeAddon:
         failure: str | None = None,
     ) -> None:
         """Record the verdict, then apply it. `failure`: allowed, yet there is nowhere to go."""
+        if decision.verdict is Verdict.DENY:
+            decision = dataclasses.replace(decision, led_by=self._redirects.led_by(request.host))
         decision, decision_id = self.record.decide(request, decision, version)
         notes = take_notes(flow, Notes(decision, request, decision_id))
         if decision.verdict is Verdict.DENY:
@@ -256,7 +260,7 @@ class JudgeAddon:
             )
         elif failure is not None:
             self._answer(flow, answers.upstream_failure(failure, host=request.host, decision_id=decision_id))
-            self._close(flow, notes, 502, failure)
+            self._close(flow, notes, None, failure)
         else:
             self._let_go(flow, notes, address)
 
@@ -300,6 +304,9 @@ class JudgeAddon:
             self._close(flow, notes, 101, "the origin switched protocols unasked")
             flow.kill()
             return
+        if 300 <= response.status_code < 400:
+            location = response.headers.get("location", "")
+            notes.redirect = self._redirects.note(location, notes.request.host, notes.decision_id)
         size = expected_http_body_size(flow.request, response)
         if size is None or size < 0 or size > STREAM_OVER_BYTES or is_event_stream(response):
             response.stream = functools.partial(_count_down, notes)

@@ -91,7 +91,8 @@ class Decision:
     reason: a key of REASONS. rule, at: label and "file:line" of the deciding rule, None when none decided (for a broken
     policy `at` is its first fault). nearest: for denials that a person may want to turn into a rule.
     hint: one sentence for the agent. upstream: where to connect instead of the host, or through which proxy.
-    max_body: bytes that the body may have; the gateway counts them when the length is not declared.
+    led_by: the id of the decision whose answer redirected to the host. max_body: bytes that the body may have; the
+    gateway counts them when the length is not declared.
     """
 
     verdict: Verdict
@@ -102,6 +103,7 @@ class Decision:
     hint: str = ""
     upstream: Route | None = None
     max_body: int | None = None
+    led_by: str | None = None
 
     @property
     def allowed(self) -> bool:

@@ -123,12 +123,22 @@ class OutcomeLog:
         self.lost = 0
         self._file = _AppendFile(path)
 
-    def write(self, id: str, status: int | None, up: int, down: int, ms: float, error: str | None) -> None:
+    def write(
+        self,
+        id: str,
+        status: int | None,
+        up: int,
+        down: int,
+        ms: float,
+        error: str | None,
+        redirect: str | None = None,
+    ) -> None:
         """Appends one outcome, for the decision with this id. Never raises for what the disk does."""
+        line = encode_outcome(
+            ts=now(), id=id, run=self.run, status=status, up=up, down=down, ms=ms, error=error, redirect=redirect
+        )
         try:
-            self._file.append(
-                encode_outcome(ts=now(), id=id, run=self.run, status=status, up=up, down=down, ms=ms, error=error)
-            )
+            self._file.append(line)
         except OSError:
             self.lost += 1
 

@@ -25,6 +25,7 @@ class Notes:
     started: float = field(default_factory=time.monotonic)
     uploaded: int = 0
     downloaded: int = 0
+    redirect: str | None = None  # the other host that the answer leads to
     closed: bool = False
 
     @property

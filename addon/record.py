@@ -70,7 +70,7 @@ class Record:
         self._bytes_down += notes.downloaded
         self._upstream_errors += error is not None
         ms = round((time.monotonic() - notes.started) * 1000, 1)
-        self._outcomes.write(notes.decision_id, status, notes.uploaded, notes.downloaded, ms, error)
+        self._outcomes.write(notes.decision_id, status, notes.uploaded, notes.downloaded, ms, error, notes.redirect)
 
     def totals(self) -> dict[str, Any]:
         """What came through so far, and where the chain of decisions stands."""

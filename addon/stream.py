@@ -30,6 +30,7 @@ from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     HttpEvent,
     RequestData,
+    RequestEndOfMessage,
     RequestHeaders,
     RequestProtocolError,
     RequestTrailers,
@@ -60,11 +61,16 @@ from impyard.addon.wsrelay import JudgedWebsocket
 
 proxytunnel.install()
 
+# Methods that change nothing (RFC 9110, 9.2.1), so that an intermediary may ask twice (9.2.2).
+_SAFE = ("GET", "HEAD", "OPTIONS")
+
 
 class JudgedStream(HttpStream):
     """One request and its answer."""
 
     _answer_begun = False
+    _again = False  # asked for a second time
+    _kept = False  # on a connection that had served another request
     _held = 0
 
     def handle_event(self, event: events.Event) -> CommandGenerator[None]:
@@ -161,7 +167,7 @@ class JudgedStream(HttpStream):
         if proxy is not None:
             via = "https" if proxy.scheme == "https" else "http", (proxy.host, proxy.port)
         connection, error = yield GetJudgedConnection(
-            (destination.host, destination.port), destination.tls, via, destination=destination
+            (destination.host, destination.port), destination.tls, via, destination=destination, fresh=self._again
         )
         if error:
             yield from self.handle_protocol_error(
@@ -169,6 +175,8 @@ class JudgedStream(HttpStream):
             )
             return False
         self.context.server = self.flow.server_conn = connection
+        self._kept = vars(connection).get("served", False)
+        vars(connection)["served"] = True
         request = self.flow.request
         if request.stream and request.is_http2 and connection.alpn != b"h2" and "content-length" not in request.headers:
             # HTTP/2 frames a body by itself. Without this an HTTP/1 origin would read the body as its next request.
@@ -186,6 +194,9 @@ class JudgedStream(HttpStream):
         if not answerable:
             yield from super().handle_protocol_error(event)
             return
+        if self._may_ask_again():
+            yield from self._ask_again()
+            return
         self.flow.error = flow.Error(event.message)
         yield HttpErrorHook(self.flow)
         notes = notes_of(self.flow)
@@ -195,6 +206,30 @@ class JudgedStream(HttpStream):
             decision_id=notes.decision_id if notes is not None else None,
         )
         yield from self._give_up_on_the_origin(answer)
+
+    def _may_ask_again(self) -> bool:
+        """Whether the origin may just have closed an idle connection under a request that changes nothing there."""
+        request = self.flow.request
+        return (
+            self._kept
+            and not self._again
+            and request.method in _SAFE
+            and not request.stream
+            and self.client_state == self.state_done
+            and self.server_state == self.state_wait_for_response_headers
+            and self.flow.response is None
+        )
+
+    def _ask_again(self) -> CommandGenerator[None]:
+        """The same request on a connection of its own."""
+        self._again = True
+        if not (yield from self.make_server_connection()):
+            return
+        content, server = self.flow.request.raw_content, self.context.server
+        yield SendHttp(RequestHeaders(self.stream_id, self.flow.request, not content), server)
+        if content:
+            yield SendHttp(RequestData(self.stream_id, content), server)
+        yield SendHttp(RequestEndOfMessage(self.stream_id), server)
 
     def _give_up_on_the_origin(self, answer: Answer) -> CommandGenerator[None]:
         """Answer the box ourselves, and end what was begun with the origin."""
@@ -249,7 +284,8 @@ class JudgedHttpLayer(HttpLayer):
         yield from self.event_to_child(stream, events.Start())
 
     def get_connection(self, event: GetHttpConnection, *, reuse: bool = True) -> CommandGenerator[None]:
-        for command in super().get_connection(event, reuse=reuse):
+        fresh = isinstance(event, GetJudgedConnection) and event.fresh
+        for command in super().get_connection(event, reuse=reuse and not fresh):
             if isinstance(command, commands.OpenConnection) and isinstance(event, GetJudgedConnection):
                 self._stamp(event, event.destination, command.connection)
             yield command
