@@ -115,8 +115,9 @@ class JudgeAddon:
         why: tuple[str, str | None] | None = None
         try:
             host = canonical_host(flow.request.host)
-            if not 0 < flow.request.port < 65536:
-                raise ValueError("port out of range")
+            port = flow.request.data.authority.rpartition(b":")[2]
+            if not 0 < flow.request.port < 65536 or port != b"%d" % flow.request.port:
+                raise ValueError("the port is not one")  # the core also takes 0443 and the digits of other scripts
             if proxytunnel.SELF in flow.request.headers.get("via", ""):
                 why = "loop", None
         except ValueError as exc:

@@ -137,6 +137,10 @@ def make_bed(root: Path, pki: Pki) -> Iterator[Bed]:
 
 @pytest.fixture
 def bed(module_bed: Bed) -> Bed:
+    return cleared(module_bed)
+
+
+def cleared(module_bed: Bed) -> Bed:
     """The module's bed with its origins' memory cleared, and the policy as it began."""
     module_bed.a.clear()
     module_bed.plain.clear()
