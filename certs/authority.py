@@ -116,12 +116,10 @@ def inspect(directory: Path) -> Authority:
         mode = (directory / KEY_FILE).stat().st_mode
         key = serialization.load_pem_private_key((directory / KEY_FILE).read_bytes(), None)
         cert = x509.load_pem_x509_certificate(cert_pem)
-        constraints = cert.extensions.get_extension_for_class(x509.BasicConstraints).value
-        usage = cert.extensions.get_extension_for_class(x509.KeyUsage).value
-        cert.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+        unfit = _unfit(cert)
     except OSError as exc:
         raise ImpyardError(f"the certificate authority cannot be read: {exc}", hint=hint) from exc
-    except (ValueError, TypeError, x509.ExtensionNotFound) as exc:
+    except (ValueError, TypeError) as exc:
         raise ImpyardError(f"the certificate authority in {str(directory)!r} is damaged: {exc}", hint=hint) from exc
     if mode & 0o077:
         raise ImpyardError(
@@ -130,8 +128,8 @@ def inspect(directory: Path) -> Authority:
         )
     if key.public_key() != cert.public_key():
         raise ImpyardError("key and certificate of the authority do not belong together", hint=hint)
-    if not constraints.ca or not usage.key_cert_sign:
-        raise ImpyardError("the certificate is not one of an authority", hint=hint)
+    if unfit:
+        raise ImpyardError(f"the certificate authority in {str(directory)!r} cannot be used: {unfit}", hint=hint)
     now = datetime.datetime.now(datetime.UTC)
     if not cert.not_valid_before_utc <= now <= cert.not_valid_after_utc:
         raise ImpyardError(
@@ -140,6 +138,26 @@ def inspect(directory: Path) -> Authority:
             hint=hint,
         )
     return Authority(directory, cert_pem, cert.fingerprint(hashes.SHA256()).hex(), cert.not_valid_after_utc)
+
+
+def _unfit(cert: x509.Certificate) -> str:
+    """Why clients that check strictly (RFC 5280; Python since 3.13) would not take what `cert` signs; "" if they do."""
+    from cryptography import x509
+
+    fields = (x509.BasicConstraints, x509.KeyUsage, x509.SubjectKeyIdentifier)
+    for field in fields:
+        if not any(isinstance(extension.value, field) for extension in cert.extensions):
+            return f"its certificate lacks the field {field.oid._name}"
+    constraints = cert.extensions.get_extension_for_class(x509.BasicConstraints)
+    if not constraints.value.ca:
+        return "its certificate is not one of an authority"
+    if not constraints.critical:
+        return "its field basicConstraints is not marked critical"
+    if not cert.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign:
+        return "its field keyUsage does not allow to sign certificates"
+    if cert.issuer != cert.subject:
+        return "its certificate is signed by another authority; the box would need the whole chain"
+    return ""
 
 
 def system_bundle() -> Path | None:
