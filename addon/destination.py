@@ -18,15 +18,16 @@ class Destination:
     """Where an allowed request goes. Two requests may share a connection only if theirs are equal.
 
     host, port, tls: what was judged, and so the name that a certificate is checked against. upstream: the policy's own
-    address for it, or the proxy that is asked for it. address: what is dialled, checked beforehand or named by the
-    policy. authorization: what the proxy wants to see, a secret; "" for nothing.
+    address for it, or the proxy that is asked for it. addresses: what is dialled, one after the other until one
+    answers; checked beforehand, or named by the policy. authorization: what the proxy wants to see, a secret; "" for
+    nothing.
     """
 
     host: str
     port: int
     tls: bool
     upstream: Route | None
-    address: tuple[str, int] = field(compare=False)
+    addresses: tuple[tuple[str, int], ...] = field(compare=False)
     authorization: str = field(default="", repr=False)
 
     @property
@@ -41,15 +42,15 @@ def destination_of(connection: Connection) -> Destination | None:
     return found if isinstance(found, Destination) else None
 
 
-def dialled_for(connection: Connection) -> Destination | None:
-    """For what a connection may be dialled."""
-    found = vars(connection).get("dialled_for")
-    return found if isinstance(found, Destination) else None
+def dialled_for(connection: Connection) -> tuple[Destination, tuple[str, int]] | None:
+    """For what a connection may be dialled, and where; None for one that nobody judged."""
+    found: tuple[Destination, tuple[str, int]] | None = vars(connection).get("dialled_for")
+    return found
 
 
-def stamp(connection: Connection, dialled: Connection, destination: Destination) -> None:
+def stamp(connection: Connection, dialled: Connection, destination: Destination, address: tuple[str, int]) -> None:
     """Say what a connection is for, before it is dialled. `dialled`: itself, or the one to the proxy in front of it."""
-    vars(dialled)["dialled_for"] = destination
+    vars(dialled)["dialled_for"] = destination, address
     vars(connection).update(destination=destination, dialled=dialled)
 
 
@@ -107,6 +108,7 @@ class GetJudgedConnection(GetHttpConnection):
 
     destination: Destination | None = None
     fresh: bool = False  # a new one in any case
+    dial: tuple[str, int] | None = None  # which of the destination's addresses
 
     def connection_spec_matches(self, connection: Connection) -> bool:
         # One that failed is not asked again: the origin may be back.

@@ -156,12 +156,12 @@ class JudgeAddon:
     @fail_closed
     def server_connect(self, data: server_hooks.ServerConnectionHookData) -> None:
         """Dial the checked address, and only for a judged request. The name stays for SNI and verification."""
-        destination = dialled_for(data.server)
-        if destination is None:
+        dialled = dialled_for(data.server)
+        if dialled is None:
             # Invariant: nothing is dialled before a verdict.
             data.server.error = "no verdict for this connection"
             return
-        data.server.address = destination.address
+        data.server.address = dialled[1]
 
     @fail_closed
     def refused(self, refusal: Refusal) -> None:
@@ -195,13 +195,13 @@ class JudgeAddon:
             try:
                 decision = self._through(decision, decision.upstream, request)
             except NoProxy as exc:
-                self._conclude(flow, request, decision, version, None, failure=str(exc))
+                self._conclude(flow, request, decision, version, (), failure=str(exc))
                 return None
         if decision.verdict is Verdict.DENY or decision.upstream is not None:
-            self._conclude(flow, request, decision, version, None)
+            self._conclude(flow, request, decision, version, ())
             return None
-        if address := self.resolver.remembered(request.host):
-            self._conclude(flow, request, decision, version, address)
+        if addresses := self.resolver.remembered(request.host):
+            self._conclude(flow, request, decision, version, addresses)
             return None
         return self._look_up(flow, request, decision, version)
 
@@ -225,15 +225,15 @@ class JudgeAddon:
 
     async def _look_up(self, flow: http.HTTPFlow, request: Request, decision: Decision, version: str) -> None:
         # Only an allowed name is looked up: a question to a name server carries data too.
-        address = None
+        addresses: tuple[str, ...] = ()
         try:
-            address = await self.resolver.resolve(request.host)
+            addresses = await self.resolver.resolve(request.host)
         except PrivateAddress:
             decision = _private(decision, request.host)
         except Unresolvable as exc:
-            self._conclude(flow, request, decision, version, None, failure=str(exc))
+            self._conclude(flow, request, decision, version, (), failure=str(exc))
             return
-        self._conclude(flow, request, decision, version, address)
+        self._conclude(flow, request, decision, version, addresses)
 
     def _conclude(
         self,
@@ -241,7 +241,7 @@ class JudgeAddon:
         request: Request,
         decision: Decision,
         version: str,
-        address: str | None,
+        addresses: tuple[str, ...],
         failure: str | None = None,
     ) -> None:
         """Record the verdict, then apply it. `failure`: allowed, yet there is nowhere to go."""
@@ -263,16 +263,16 @@ class JudgeAddon:
             self._answer(flow, answers.upstream_failure(failure, host=request.host, decision_id=decision_id))
             self._close(flow, notes, None, failure)
         else:
-            self._let_go(flow, notes, address)
+            self._let_go(flow, notes, addresses)
 
-    def _let_go(self, flow: http.HTTPFlow, notes: Notes, address: str | None) -> None:
+    def _let_go(self, flow: http.HTTPFlow, notes: Notes, addresses: tuple[str, ...]) -> None:
         request, upstream = notes.request, notes.decision.upstream
         tls, authorization = request.scheme == "https", ""
         if upstream is None:
-            assert address is not None
-            dialled = address, request.port
+            assert addresses
+            dialled = tuple((address, request.port) for address in addresses)
         else:
-            dialled = upstream.host, upstream.port
+            dialled = ((upstream.host, upstream.port),)
             if isinstance(upstream, Proxy):
                 authorization = self.proxies.authorization(upstream)
             else:

@@ -25,9 +25,10 @@ class JudgedProxyTunnel(HttpUpstreamProxy):
     """mitmproxy's, with credentials that only the proxy sees, a bounded answer, and errors that name no host."""
 
     def start_handshake(self) -> CommandGenerator[None]:
-        destination = dialled_for(self.tunnel_connection)
-        if destination is None or destination.proxy is None:
+        dialled = dialled_for(self.tunnel_connection)
+        if dialled is None or dialled[0].proxy is None:
             raise RuntimeError("a tunnel that nobody judged")
+        destination = dialled[0]
         host = f"[{destination.host}]" if ":" in destination.host else destination.host
         authority = f"{host}:{destination.port}"
         lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}", f"Via: 1.1 {SELF}"]

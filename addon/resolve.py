@@ -1,10 +1,12 @@
-"""Where an allowed name leads: one look-up, every answer checked, one address to dial. Knows nothing of mitmproxy."""
+"""Where an allowed name leads: one look-up, every answer checked, few addresses to dial. Knows nothing of mitmproxy."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -20,6 +22,10 @@ Lookup = Callable[[str], Awaitable[list[str]]]
 TTL_S = 60.0
 MAX_NAMES = 1024
 LOOKUP_TIMEOUT_S = 15.0
+# Names that are asked for at the same time, each in a thread; others wait their turn.
+MAX_ASKING = 64
+# Addresses of one name that are tried.
+MAX_ADDRESSES = 3
 
 # What IANA gives to hosts of the internet; all else of IPv6 is private, local, mapped from IPv4 or not yet anybody's.
 _UNICAST6 = ipaddress.IPv6Network("2000::/3")
@@ -78,7 +84,29 @@ async def system_lookup(host: str) -> list[str]:
 
     The name as it stands: the search list of resolv.conf would ask for names below it that no rule allows.
     """
-    return await asyncio.to_thread(_ask_system, host)
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(found: list[str] | Exception) -> None:
+        if answer.done():
+            return  # nobody waits any more
+        if isinstance(found, Exception):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)
+
+    def ask() -> None:
+        found: list[str] | Exception
+        try:
+            found = _ask_system(host)
+        except (OSError, ValueError) as exc:
+            found = exc
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, found)
+
+    # Not the loop's own threads: they are few, and the process would wait for them at its end.
+    threading.Thread(target=ask, daemon=True).start()
+    return await answer
 
 
 def _ask_system(host: str) -> list[str]:
@@ -101,16 +129,17 @@ class Resolver:
     def __init__(self, lookup: Lookup = system_lookup, clock: Callable[[], float] = time.monotonic) -> None:
         self._lookup = lookup
         self._clock = clock
-        self._known: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self._asking: dict[str, asyncio.Future[str]] = {}
+        self._known: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
+        self._asking: dict[str, asyncio.Future[tuple[str, ...]]] = {}
+        self._turns = asyncio.Semaphore(MAX_ASKING)
 
-    def remembered(self, host: str) -> str | None:
-        """The checked address of `host` if it is still fresh; for the path without an await."""
+    def remembered(self, host: str) -> tuple[str, ...]:
+        """The checked addresses of `host` if they are still fresh, else none; for the path without an await."""
         entry = self._known.get(host)
-        return entry[1] if entry and entry[0] > self._clock() else None
+        return entry[1] if entry and entry[0] > self._clock() else ()
 
-    async def resolve(self, host: str) -> str:
-        """The address to dial for `host`, a canonical name or address literal.
+    async def resolve(self, host: str) -> tuple[str, ...]:
+        """The addresses to dial for `host`, a canonical name or address literal: the first, or else the next.
 
         Raises PrivateAddress if any answer is not public, Unresolvable if there is none.
         """
@@ -123,17 +152,18 @@ class Resolver:
         # Shielded: whoever gives up takes nobody else's answer along.
         return await asyncio.shield(asking)
 
-    def _asked(self, host: str, done: asyncio.Future[str]) -> None:
+    def _asked(self, host: str, done: asyncio.Future[tuple[str, ...]]) -> None:
         self._asking.pop(host, None)
         if not done.cancelled():
             done.exception()  # all who asked may have gone
 
-    async def _ask(self, host: str) -> str:
+    async def _ask(self, host: str) -> tuple[str, ...]:
         try:
             answers = [str(ipaddress.ip_address(host.strip("[]")))]
         except ValueError:
             try:
-                answers = await asyncio.wait_for(self._lookup(host), LOOKUP_TIMEOUT_S)
+                async with asyncio.timeout(LOOKUP_TIMEOUT_S), self._turns:
+                    answers = await self._lookup(host)
             except (OSError, UnicodeError, TimeoutError) as exc:
                 raise Unresolvable(f"the name {host} could not be resolved") from exc
         if not answers:
@@ -141,8 +171,9 @@ class Resolver:
         # One private answer among public ones is how a name is bent towards the inside: refuse them all.
         if not all(is_public(answer) for answer in answers):
             raise PrivateAddress(host)
-        self._known[host] = (self._clock() + TTL_S, answers[0])
+        found = tuple(answers[:MAX_ADDRESSES])
+        self._known[host] = (self._clock() + TTL_S, found)
         self._known.move_to_end(host)
         while len(self._known) > MAX_NAMES:
             self._known.popitem(last=False)
-        return answers[0]
+        return found

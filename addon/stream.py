@@ -13,17 +13,13 @@ from __future__ import annotations
 import time
 
 from mitmproxy import flow, http
-from mitmproxy.connection import Connection, Server
-from mitmproxy.net.server_spec import ServerSpec
+from mitmproxy.connection import Server
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layer import CommandGenerator, Layer
 from mitmproxy.proxy.layers import ClientTLSLayer
 from mitmproxy.proxy.layers.http import (
     DropStream,
-    GetHttpConnection,
-    HttpLayer,
     HttpStream,
-    RegisterHttpConnection,
     SendHttp,
 )
 from mitmproxy.proxy.layers.http._events import (
@@ -41,25 +37,15 @@ from mitmproxy.proxy.layers.http._events import (
 )
 from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
 
-from impyard.addon import answers, proxytunnel
+from impyard.addon import answers
 from impyard.addon.answers import Answer
-from impyard.addon.destination import (
-    Attempt,
-    Destination,
-    GetJudgedConnection,
-    attempt_of,
-    carrier,
-    destination_of,
-    note_attempt,
-    stamp,
-)
+from impyard.addon.connections import JudgedConnections, connection_to
+from impyard.addon.destination import carrier
 from impyard.addon.ends import JudgedHttp1Server, JudgedHttp2Server
 from impyard.addon.limits import limits_of
 from impyard.addon.notes import notes_of
 from impyard.addon.wire import to_response
 from impyard.addon.wsrelay import JudgedWebsocket
-
-proxytunnel.install()
 
 # Methods that change nothing (RFC 9110, 9.2.1), so that an intermediary may ask twice (9.2.2).
 _SAFE = ("GET", "HEAD", "OPTIONS")
@@ -162,18 +148,14 @@ class JudgedStream(HttpStream):
                 ResponseProtocolError(self.stream_id, "no verdict", ErrorCode.CONNECT_FAILED)
             )
             return False
-        proxy = destination.proxy
-        via: ServerSpec | None = None
-        if proxy is not None:
-            via = "https" if proxy.scheme == "https" else "http", (proxy.host, proxy.port)
-        connection, error = yield GetJudgedConnection(
-            (destination.host, destination.port), destination.tls, via, destination=destination, fresh=self._again
-        )
-        if error:
+        connection, error = yield from connection_to(destination, fresh=self._again)
+        if connection is None:
+            error = error or "no connection"
             yield from self.handle_protocol_error(
                 ResponseProtocolError(self.stream_id, error, ErrorCode.CONNECT_FAILED)
             )
             return False
+        assert isinstance(connection, Server)
         self.context.server = self.flow.server_conn = connection
         self._kept = vars(connection).get("served", False)
         vars(connection)["served"] = True
@@ -269,7 +251,7 @@ class JudgedStream(HttpStream):
         yield DropStream(self.stream_id)
 
 
-class JudgedHttpLayer(HttpLayer):
+class JudgedHttpLayer(JudgedConnections):
     """mitmproxy's HTTP layer, made of the parts above."""
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
@@ -282,33 +264,6 @@ class JudgedHttpLayer(HttpLayer):
         stream = JudgedStream(self.context.fork(), stream_id)
         self.streams[stream_id] = stream
         yield from self.event_to_child(stream, events.Start())
-
-    def get_connection(self, event: GetHttpConnection, *, reuse: bool = True) -> CommandGenerator[None]:
-        fresh = isinstance(event, GetJudgedConnection) and event.fresh
-        for command in super().get_connection(event, reuse=reuse and not fresh):
-            if isinstance(command, commands.OpenConnection) and isinstance(event, GetJudgedConnection):
-                self._stamp(event, event.destination, command.connection)
-            yield command
-
-    def _stamp(self, event: GetJudgedConnection, destination: Destination | None, dialled: Connection) -> None:
-        """Say what a connection is for before it is dialled: the connect hook refuses one without."""
-        waiting = self.waiting_for_establishment.items()
-        made = [connection for connection, asked in waiting if any(one is event for one in asked)]
-        if destination is None or len(made) != 1 or not isinstance(made[0], Server):
-            raise RuntimeError("a connection that nobody judged")
-        stamp(made[0], dialled, destination)
-        if destination.tls:
-            made[0].sni = destination.host
-
-    def register_connection(self, command: RegisterHttpConnection) -> CommandGenerator[None]:
-        destination, err = destination_of(command.connection), command.err
-        if not err:
-            note_attempt(command.connection, Attempt.DONE)
-        elif attempt_of(command.connection) is Attempt.GIVEN_UP:
-            err = "no connection came up in time"
-        if err and destination is not None and destination.proxy is not None:
-            err = f"through the upstream proxy: {err}"
-        yield from super().register_connection(RegisterHttpConnection(command.connection, err))
 
 
 class BoundedClientTls(ClientTLSLayer):

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import textwrap
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +27,7 @@ pytestmark = [
 ]
 
 PUBLIC = "93.184.216.34"
+DEAF = "93.184.216.35"  # public, and nobody listens there
 PRIVATE = ("10.0.0.1", "169.254.169.254")
 POLICY = """\
 networkPolicies:
@@ -103,7 +107,7 @@ def start(root: Path, pki: Pki, fault: str, policy: str) -> LiveGateway:
 def module_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     root = tmp_path_factory.mktemp("apart")
     pki = Pki(root)
-    apart = Apart(root, PUBLIC, *PRIVATE, resolv_conf="search corp.test\noptions ndots:5\n")
+    apart = Apart(root, PUBLIC, DEAF, *PRIVATE, resolv_conf="search corp.test\noptions ndots:5\n")
     public = apart.run(lambda: Origin(host=PUBLIC, port=80))
     public_tls = apart.run(lambda: Origin(pki.context("ok.test", "sub.ok.test"), host=PUBLIC, port=443))
     private = [apart.run(lambda host=host: Origin(host=host, port=80)) for host in ("127.0.0.1", *PRIVATE)]
@@ -301,6 +305,39 @@ def test_what_was_checked_is_dialled_while_the_name_turns(place: Place) -> None:
     assert place.apart.names.about("kept.ok.test") == ["A", "AAAA"]
     assert place.public.connections == 3
     assert not any(origin.connections for origin in place.private)
+
+
+@pytest.mark.attack("98", "100")
+def test_only_checked_addresses_are_dialled_one_after_the_other(place: Place) -> None:
+    """Nobody listens at the first. Control: alone, it is no answer."""
+    place.apart.names.table |= {"second.ok.test": [DEAF, PUBLIC], "deaf.ok.test": [DEAF]}
+    replies = [place.gateway.get(f"http://{host}.ok.test/pub/x") for host in ("second", "deaf")]
+    assert [reply.status for reply in replies] == [200, 502]
+    assert DEAF not in replies[1].body.decode()
+    assert place.public.connections == 1
+    assert [line["verdict"] for line in place.gateway.decisions()] == ["allow", "allow"]
+
+
+@pytest.mark.attack("F27")
+def test_names_that_are_slow_to_resolve_hold_up_no_other(place: Place) -> None:
+    def slowly() -> list[str]:
+        released.wait(10)
+        return [PUBLIC]
+
+    released = threading.Event()
+    for number in range(20):
+        place.apart.names.table[f"slow{number}.ok.test"] = slowly
+    place.apart.names.table["quick.ok.test"] = [PUBLIC]
+    with ThreadPoolExecutor(20) as boxes:
+        waiting = [boxes.submit(place.gateway.get, f"http://slow{number}.ok.test/pub/x") for number in range(20)]
+        deadline = time.monotonic() + 10
+        while len({name for name, _ in place.apart.names.asked}) < 20:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert place.gateway.get("http://quick.ok.test/pub/x").status == 200
+        assert not any(reply.done() for reply in waiting)
+        released.set()
+        assert [reply.result().status for reply in waiting] == [200] * 20
 
 
 # Ways to write 127.0.0.1, 169.254.169.254 and 10.0.0.1, with and without an entry that names them in full.

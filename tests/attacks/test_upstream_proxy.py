@@ -37,6 +37,15 @@ networkPolicies:
     policies:
       - {{action: ALLOW, method: [GET, POST], path: /pub/.*}}
       - {{action: ALLOW, method: GET, path: /pub/ws, websocket: true}}
+  - host: inspected.test
+    upstream_proxy: http://127.0.0.1:{named}
+    upstream_ca: {ca}
+    policies:
+      - {{action: ALLOW, method: GET, path: /pub/.*}}
+  - host: forged.test
+    upstream_proxy: http://127.0.0.1:{named}
+    policies:
+      - {{action: ALLOW, method: GET, path: /pub/.*}}
   - host: env.test
     scheme: [https, http]
     upstream_proxy: environment
@@ -133,17 +142,20 @@ def write_policy(bed: Bed, policy: str) -> None:
 @pytest.fixture(scope="module")
 def module_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     root = tmp_path_factory.mktemp("proxied")
-    pki = Pki(root)
+    (root / "inspector").mkdir()
+    pki, inspector = Pki(root), Pki(root / "inspector")
     names = ("a.named.test", "b.named.test", "env.test", "same.test", "direct.test", "tls.test", "tls-wrong.test")
+    inspecting = Origin(inspector.context("inspected.test", "forged.test"))
     origin, plain = Origin(pki.context(*names)), Origin()
     routes = {f"{name}:443": origin.port for name in (*names, "wrong.named.test", "localhost")}
     routes |= {f"{name}:80": plain.port for name in (*names, "localhost", "169.254.169.254")}
     routes |= {"10.0.0.1:443": origin.port, "inner.localhost:443": origin.port}
+    routes |= {f"{name}.test:443": inspecting.port for name in ("inspected", "forged")}
     named = ConnectProxy(routes)
     named.misbehave = {f"{name}.named.test:443": answer for name, (answer, _) in MISBEHAVIOUR.items()}
     env = ConnectProxy(routes, wants=f"Basic {BASIC}")
     tls = ConnectProxy(routes, tls=pki.context("localhost"))
-    policy = POLICY.format(named=named.port, env=env.port, tls=tls.port, origin=origin.port)
+    policy = POLICY.format(named=named.port, env=env.port, tls=tls.port, origin=origin.port, ca=inspector.ca_path)
     theirs = f"http://ada:{SECRET}@localhost:{env.port}"
     gateway = LiveGateway(
         root,
@@ -162,7 +174,7 @@ def module_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         yield bed
     finally:
         gateway.stop()
-        for end in (origin, plain, named, env, tls):
+        for end in (origin, plain, inspecting, named, env, tls):
             end.close()
 
 
@@ -270,6 +282,31 @@ def test_the_host_behind_the_proxy_is_verified_by_its_judged_name(bed: Bed) -> N
     assert "certificate" in reply.json()["error"].lower()
     assert bed.named.targets() == ["wrong.named.test:443"]
     assert bed.origin.seen == []
+
+
+@pytest.mark.attack("F33", "F41")
+def test_a_proxy_that_looks_into_tls_is_accepted_by_its_authority_alone(bed: Bed) -> None:
+    assert bed.gateway.get("https://inspected.test/pub/x").status == 200
+    reply = bed.gateway.get("https://forged.test/pub/x")
+    assert (reply.status, reply.json()["reason"]) == (502, "upstream")
+    assert "certificate" in reply.json()["error"].lower()
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"HTTP/1.0 200 OK\r\n\r\n",
+        b"HTTP/1.1 200\r\n\r\n",
+        b"HTTP/1.1 200 Connection established\r\nProxy-Agent: some/1.0\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 299 \xe9\r\nx: " + b"y" * 8000 + b"\r\n\r\n",
+    ],
+)
+def test_proxies_may_greet_in_their_own_way(bed: Bed, greeting: bytes) -> None:
+    usual, bed.named.greeting = bed.named.greeting, greeting
+    try:
+        assert bed.gateway.get("https://a.named.test/pub/x").status == 200
+    finally:
+        bed.named.greeting = usual
 
 
 @pytest.mark.attack("F22")

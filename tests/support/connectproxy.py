@@ -22,6 +22,7 @@ class ConnectProxy:
         self.heads: list[bytes] = []
         self.connections = 0
         self.misbehave: dict[str, bytes | None] = {}
+        self.greeting = b"HTTP/1.1 200 Connection established\r\n\r\n"  # sent in pieces
         self.ended = threading.Event()
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port: int = self._socket.getsockname()[1]
@@ -82,7 +83,9 @@ class ConnectProxy:
             return
         origin = socket.create_connection(("127.0.0.1", self._routes[name]), 5)
         origin.settimeout(None)
-        client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(self.greeting), 16):
+            client.sendall(self.greeting[at : at + 16])
         back = threading.Thread(target=_pump, args=(origin, client), daemon=True)
         back.start()
         _pump(client, origin)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from impyard.addon.resolve import MAX_NAMES, TTL_S, PrivateAddress, Resolver, Unresolvable, is_public
+from impyard.addon.resolve import MAX_ADDRESSES, MAX_NAMES, TTL_S, PrivateAddress, Resolver, Unresolvable, is_public
 
 PUBLIC = ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "1.1.1.1"]
 # The neighbours of what is refused.
@@ -73,7 +73,8 @@ class Names:
 
 
 def resolve(resolver: Resolver, host: str) -> str:
-    return asyncio.run(resolver.resolve(host))
+    """The first address to dial."""
+    return asyncio.run(resolver.resolve(host))[0]
 
 
 def test_the_first_answer_is_dialled_and_asked_for_once() -> None:
@@ -86,7 +87,7 @@ def test_the_first_answer_is_dialled_and_asked_for_once() -> None:
 def test_many_who_ask_at_once_share_one_question_and_its_end() -> None:
     names = Names({"a.test": PUBLIC})
 
-    async def ask(table: Names) -> list[str | BaseException]:
+    async def ask(table: Names) -> list[tuple[str, ...] | BaseException]:
         waiting = asyncio.Event()
 
         async def slow(host: str) -> list[str]:
@@ -101,7 +102,7 @@ def test_many_who_ask_at_once_share_one_question_and_its_end() -> None:
         waiting.set()
         return await asyncio.gather(*asking[1:], return_exceptions=True)
 
-    assert asyncio.run(ask(names)) == [PUBLIC[0]] * 4
+    assert asyncio.run(ask(names)) == [tuple(PUBLIC[:MAX_ADDRESSES])] * 4
     assert names.asked == ["a.test"]
     none = Names({})
     assert [type(end) for end in asyncio.run(ask(none))] == [Unresolvable] * 4
@@ -114,9 +115,9 @@ def test_a_name_is_asked_for_again_after_its_time() -> None:
     resolver = Resolver(names, clock=lambda: now[0])
     resolve(resolver, "a.test")
     names.table["a.test"] = ["127.0.0.1"]
-    assert resolver.remembered("a.test") == PUBLIC[0]
+    assert resolver.remembered("a.test") == (PUBLIC[0],)
     now[0] = TTL_S + 1
-    assert resolver.remembered("a.test") is None
+    assert resolver.remembered("a.test") == ()
     with pytest.raises(PrivateAddress):
         resolve(resolver, "a.test")
 
@@ -150,5 +151,5 @@ def test_the_memory_of_names_is_bounded() -> None:
     resolver = Resolver(names)
     for host in names.table:
         resolve(resolver, host)
-    assert resolver.remembered("h0.test") is None
-    assert resolver.remembered(f"h{MAX_NAMES}.test") == PUBLIC[0]
+    assert resolver.remembered("h0.test") == ()
+    assert resolver.remembered(f"h{MAX_NAMES}.test") == (PUBLIC[0],)

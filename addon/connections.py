@@ -1,0 +1,89 @@
+"""Connections to origins: each is dialled for one destination, and carries requests for that one alone."""
+
+from __future__ import annotations
+
+from mitmproxy.connection import Connection, Server
+from mitmproxy.net.server_spec import ServerSpec
+from mitmproxy.proxy import commands
+from mitmproxy.proxy.layer import CommandGenerator
+from mitmproxy.proxy.layers.http import GetHttpConnection, HttpLayer, RegisterHttpConnection
+
+from impyard.addon import proxytunnel
+from impyard.addon.destination import (
+    Attempt,
+    Destination,
+    GetJudgedConnection,
+    attempt_of,
+    carrier,
+    destination_of,
+    note_attempt,
+    stamp,
+)
+
+proxytunnel.install()
+
+
+class Undialled(str):
+    """Why there is no connection, where not even the address answered: another address may."""
+
+    __slots__ = ()
+
+
+def connection_to(
+    destination: Destination, *, fresh: bool = False
+) -> CommandGenerator[tuple[Connection | None, str | None]]:
+    """A connection for a destination, kept or new, or why there is none; asked for from inside of a layer.
+
+    fresh: a new one in any case.
+    """
+    proxy = destination.proxy
+    via: ServerSpec | None = None
+    if proxy is not None:
+        via = "https" if proxy.scheme == "https" else "http", (proxy.host, proxy.port)
+    connection: Connection | None = None
+    error: str | None = "there is no address"
+    for address in destination.addresses:
+        judged = destination.host, destination.port
+        connection, error = yield GetJudgedConnection(
+            judged, destination.tls, via, destination=destination, dial=address, fresh=fresh
+        )
+        if not isinstance(error, Undialled):
+            break
+    return connection, error
+
+
+class JudgedConnections(HttpLayer):
+    """The part of an HTTP layer that opens connections and hands them out."""
+
+    def get_connection(self, event: GetHttpConnection, *, reuse: bool = True) -> CommandGenerator[None]:
+        fresh = isinstance(event, GetJudgedConnection) and event.fresh
+        for command in super().get_connection(event, reuse=reuse and not fresh):
+            if isinstance(command, commands.OpenConnection) and isinstance(event, GetJudgedConnection):
+                self._stamp(event, command.connection)
+            yield command
+
+    def _stamp(self, event: GetJudgedConnection, dialled: Connection) -> None:
+        """Say what a connection is for before it is dialled: the connect hook refuses one without."""
+        waiting = self.waiting_for_establishment.items()
+        made = [connection for connection, asked in waiting if any(one is event for one in asked)]
+        destination = event.destination
+        if destination is None or event.dial is None or len(made) != 1 or not isinstance(made[0], Server):
+            raise RuntimeError("a connection that nobody judged")
+        stamp(made[0], dialled, destination, event.dial)
+        if destination.tls:
+            made[0].sni = destination.host
+
+    def register_connection(self, command: RegisterHttpConnection) -> CommandGenerator[None]:
+        connection, err = command.connection, command.err
+        if not err:
+            note_attempt(connection, Attempt.DONE)
+            yield from super().register_connection(command)
+            return
+        if attempt_of(connection) is Attempt.GIVEN_UP:
+            err = "no connection came up in time"
+        destination, dialled = destination_of(connection), carrier(connection)
+        if destination is not None and destination.proxy is not None:
+            err = f"through the upstream proxy: {err}"
+        elif isinstance(dialled, Server) and dialled.timestamp_tcp_setup is None:
+            err = Undialled(err)
+        yield from super().register_connection(RegisterHttpConnection(connection, err))
