@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import resource
 import signal
@@ -20,9 +21,13 @@ from typing import Any
 from impyard.box.probes import Facts, Probe, connect, judge_all, present, resolve, send, writable
 
 TOOL_LIMIT_S = 20.0
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
 PTRACE_ATTACH = 16
+SIOCADDRT, SIOCGIFFLAGS, SIOCSIFFLAGS = 0x890B, 0x8913, 0x8914
+PTR, TXT, AAAA, SRV, HTTPS, ANY = 12, 16, 28, 33, 65, 255
 REFUSED = "refused"
+PROXY = "http://127.0.0.1:3128"
+ALIAS = "http://host.docker.internal:2375/version"
 # Addresses that mean the host, its neighbours or a cloud's metadata service on other networks.
 NEIGHBOURS = ("172.17.0.1", "169.254.169.254", "100.100.100.200", "192.168.65.7", "10.0.0.1", "2001:db8::1")
 
@@ -38,7 +43,7 @@ def claims(facts: Facts) -> list[Probe]:
     url = f"https://{host}/"
     root = next(iter(facts["code_paths"]), "/")
     return [
-        ("curl, through the proxy", "403", lambda: curl(url, {"HTTPS_PROXY": "http://127.0.0.1:3128"})),
+        ("curl, through the proxy", "403", lambda: curl(url, {"HTTPS_PROXY": PROXY})),
         ("curl, proxy variables ignored", "403", lambda: curl(url, {}, "--noproxy", "*")),
         ("curl, plain HTTP without variables", "403", lambda: curl(f"http://{host}/", {})),
         ("curl to an address", "exit 7", lambda: curl(f"https://{outside}/", {})),
@@ -47,13 +52,21 @@ def claims(facts: Facts) -> list[Probe]:
         ("listeners of the host", "not reached", lambda: reached(facts.get("listeners", ()))),
         ("UDP to an outside name server", "no route", lambda: send(outside, 53)),
         ("UDP over IPv6", "no route", lambda: send("2001:db8::1", 443)),
-        ("TXT question by DNS", "not implemented", lambda: question(host, 16)),
-        ("AAAA question by DNS", "no data", lambda: question(host, 28)),
+        ("questions for more than a name", "not implemented", lambda: questions(host, (PTR, TXT, SRV, HTTPS, ANY))),
+        ("AAAA question by DNS", "no data", lambda: question(host, AAAA)),
+        ("TCP question to Docker's resolver", "Connection refused", lambda: connect("127.0.0.11", 53)),
+        ("host by Docker's alias for it", "403", lambda: curl(ALIAS, {"http_proxy": PROXY})),
         ("other ports of a name", "Connection refused", lambda: ports(resolve(host), (22, 25, 8443))),
         ("raw socket", REFUSED, lambda: make_socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)),
         ("packet socket", REFUSED, lambda: make_socket(socket.AF_PACKET, socket.SOCK_RAW, 0)),
         ("new user namespace", REFUSED, lambda: call("unshare", CLONE_NEWUSER)),
         ("new network namespace", REFUSED, lambda: call("unshare", CLONE_NEWNET)),
+        ("new mount namespace", REFUSED, lambda: call("unshare", CLONE_NEWNS)),
+        ("namespaces of process 1", REFUSED, lambda: opens("/proc/1/ns/net", "/proc/1/root", "/proc/1/cwd")),
+        ("default route", REFUSED, default_route),
+        ("interface taken down", REFUSED, interface_down),
+        ("device node", REFUSED, lambda: call("mknod", b"/tmp/impyard-device", 0o020600, 0x103)),
+        ("other root folder", REFUSED, lambda: call("chroot", b"/tmp")),
         ("mount", REFUSED, lambda: call("mount", b"none", b"/tmp", b"tmpfs", 0, None)),
         ("become root", REFUSED, lambda: call("setuid", 0)),
         ("set-user-id programs", "absent", set_user_id),
@@ -67,6 +80,7 @@ def claims(facts: Facts) -> list[Probe]:
         ("disks", "absent", disks),
         ("write to pi and the tools", "read-only", lambda: writable(["/opt/pi", "/usr/local/bin"])),
         ("change the policy", "read-only", lambda: writable([os.path.join(root, "policies")])),
+        ("change it by another path", "read-only", lambda: writable([f"/proc/self/root{root}/policies"])),
         ("the decision log", "absent", lambda: present([os.path.join(root, "runs", "decisions.jsonl")])),
         ("processes are limited", "yes", lambda: limited("pids", "pids.max")),
         ("memory is limited", "yes", lambda: limited("memory", "memory.max", "memory.limit_in_bytes")),
@@ -123,6 +137,38 @@ def question(host: str, kind: int) -> str:
     if code == 4:
         return "not implemented"
     return f"{answers} answers" if answers else "no data" if code == 0 else f"code {code}"
+
+
+def questions(host: str, kinds: Sequence[int]) -> str:
+    """As `question`, for several types."""
+    return _summary([(str(kind), question(host, kind)) for kind in kinds])
+
+
+def default_route() -> str:
+    """Whether a route to everywhere can be added (rtentry of route(7), on 64 bits)."""
+
+    def address(text: str) -> bytes:
+        return struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(text))
+
+    everywhere, gateway = address("0.0.0.0"), address("127.0.0.1")
+    entry = struct.pack("L16s16s16sHhL8xh6xPLLH6x", 0, everywhere, gateway, everywhere, 3, 0, 0, 0, 0, 0, 0, 0)
+    return _control(SIOCADDRT, entry)
+
+
+def interface_down() -> str:
+    """Whether the state of the loopback interface can be set; to what it is, so that nothing changes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        now = fcntl.ioctl(any_socket, SIOCGIFFLAGS, struct.pack("16sH22x", b"lo", 0))  # struct ifreq of netdevice(7)
+    return _control(SIOCSIFFLAGS, now)
+
+
+def _control(request: int, argument: bytes) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            fcntl.ioctl(any_socket, request, argument)
+        except PermissionError:
+            return REFUSED
+    return "done"
 
 
 def make_socket(family: int, kind: int, protocol: int) -> str:

@@ -19,6 +19,15 @@ from impyard.box.attacks.client import Client
 from impyard.box.attacks.model import EVIL, OK, WS, Attempt, Seen, Tried
 from impyard.box.attacks.origin import CountingOrigin
 from impyard.certs.throwaway import Pki
+from tests.support.boxes import (  # noqa: F401 - fixtures
+    box_image,
+    make_project,
+    module_project,
+    needs_root,
+    ordinary_container,
+    project,
+    this_user,
+)
 from tests.support.gateway import LiveGateway
 
 NAMES = (OK, WS, EVIL, "*.wild.test")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.box.conftest import MakeProject
+from tests.support.boxes import MakeProject
 from tests.support.project import Project, Result
 
 pytestmark = pytest.mark.box

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from impyard.runner.engine import client
-from tests.box.conftest import MakeProject
+from tests.support.boxes import MakeProject
 from tests.support.engineproxy import engine_proxy
 from tests.support.model import HOST, MODEL, Model
 from tests.support.project import Caller, Project, containers_created

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.box.conftest import MakeProject
+from tests.support.boxes import MakeProject
 from tests.support.engineproxy import engine_proxy
 from tests.support.project import PLAIN_POLICY, Caller, Project, Result, containers_created, wait_until
 
