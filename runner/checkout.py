@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.text import visible
 
 MAX_REPOSITORIES = 64  # each takes some mounts
 MAX_SETTINGS_BYTES = 1024 * 1024
@@ -169,7 +170,7 @@ def _real(path: Path, workspace: Path) -> Path:
     plain, real = Path(os.path.normpath(path)), Path(os.path.realpath(path))
     if plain != real and plain.is_relative_to(workspace):
         raise ImpyardError(
-            f"git follows a link at {plain}, which an agent could turn elsewhere",
+            f"git follows a link at {visible(str(plain))}, which an agent could turn elsewhere",
             hint="put what it leads to in its place, or choose another workspace",
         )
     return real

@@ -19,7 +19,7 @@ import click
 from impyard.addon.errors import ImpyardError
 from impyard.runner import streams
 from impyard.runner.streams import OutputError
-from impyard.runner.text import columns_of, wrapped
+from impyard.runner.text import columns_of, visible, wrapped
 
 INTERRUPTED = 130
 READER_GONE = 141  # what a shell shows for other tools whose reader has gone: 128 + SIGPIPE
@@ -118,9 +118,13 @@ def version() -> str:
 
 
 def print_error(message: str, hint: str | None = None) -> None:
-    """Print `error:` and `hint:` lines on stderr. Every error that a person sees comes through here."""
+    """Print `error:` and `hint:` lines on stderr. Every error that a person sees comes through here.
+
+    Names in them may be an agent's: what a terminal would obey is escaped.
+    """
     columns = columns_of(sys.stderr)
-    lines = [f"error: {line}" for line in message.splitlines()] + ([f"hint: {hint}"] if hint else [])
+    lines = [f"error: {visible(line)}" for line in message.split("\n") if line]
+    lines += [f"hint: {visible(hint)}"] if hint else []
     sys.stderr.write("".join(f"{wrapped(line, columns, INDENT)}\n" for line in lines))
     sys.stderr.flush()
 

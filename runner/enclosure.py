@@ -29,6 +29,7 @@ from impyard.runner.receipt import Receipt
 from impyard.runner.removal import remove_tree
 from impyard.runner.signals import Signals
 from impyard.runner.stage import Stage
+from impyard.runner.text import visible
 from impyard.runner.times import now
 from impyard.runner.user import Inode, Owner, box_user, give_back, group, hand_over, passwd, share_run
 
@@ -119,7 +120,7 @@ class Enclosure:
         try:
             self._open()
         except OSError as exc:
-            where = f" {exc.filename}" if exc.filename else f" the run in {self.plan.root / 'runs'}"
+            where = f" {visible(str(exc.filename))}" if exc.filename else f" the run in {self.plan.root / 'runs'}"
             raise ImpyardError(
                 f"cannot prepare{where}: {(exc.strerror or str(exc)).lower()}",
                 hint="the project's runs/ folder must be yours, writable, and have some space left",

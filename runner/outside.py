@@ -95,7 +95,7 @@ def recorded(enclosure: Enclosure) -> Iterator[Claim]:
     entries = [entry for line in lines if (entry := as_object(line)).get("run") == run]
     curls = [entry for entry in entries if str((entry.get("headers") or {}).get("user-agent", "")).startswith("curl/")]
     denied = [f"{entry.get('scheme')} {entry.get('verdict')}" for entry in curls]
-    yield Claim(GROUP, "curl's requests in the log", "http deny, https deny, https deny", ", ".join(sorted(denied)))
+    yield Claim(GROUP, "curl's requests in the log", "http deny, http deny, https deny, https deny", ", ".join(sorted(denied)))
     allowed = [str(entry.get("host")) for entry in entries if entry.get("verdict") != "deny"]
     yield Claim(GROUP, "requests allowed in this run", "none", ", ".join(allowed) or "none")
     closed = enclosure.closed or {}

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.text import visible
 
 POLICY = Path("policies/gateway.yaml")
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
@@ -181,7 +182,8 @@ def hidden_paths(*roots: Path) -> Iterator[tuple[Path, bool]]:
                 # A box that runs as the caller cannot read it either; one that root starts runs as another user.
                 if os.geteuid() == 0:
                     raise ImpyardError(
-                        f"cannot search {exc.filename} for .env files", hint="the box might read what root cannot"
+                        f"cannot search {visible(str(exc.filename))} for .env files",
+                        hint="the box might read what root cannot",
                     ) from exc
             except FileNotFoundError:
                 continue

@@ -60,12 +60,20 @@ class View(Protocol):
 
 
 class JsonView:
-    """For scripts: pi's events as they are on standard output, notes on standard error, nothing else."""
+    """For scripts: pi's events as they are on standard output, notes on standard error, nothing else.
+
+    A terminal gets the same lines with what it would obey escaped (`on_terminal`): pi's own lines stay JSON.
+    """
+
+    def __init__(self, *, on_terminal: bool = False) -> None:
+        self._on_terminal = on_terminal
 
     def opening(self, run: str, model: str, workspace: str, ceiling_s: float) -> None:
         """Nothing: the first line is pi's."""
 
     def event(self, line: bytes, event: Event | None) -> None:
+        if self._on_terminal:
+            line = visible(line.decode("utf-8", "replace")).encode()
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()
 
@@ -334,7 +342,7 @@ class HumanView:
 def make_view(*, as_json: bool, environ: Mapping[str, str]) -> View:
     """The view for standard output as it is."""
     if as_json:
-        return JsonView()
+        return JsonView(on_terminal=sys.stdout.isatty())
     color = sys.stdout.isatty() and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
     return HumanView(sys.stdout, color=color)
 
