@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -94,8 +95,9 @@ def recorded(enclosure: Enclosure) -> Iterator[Claim]:
             os.close(descriptor)
     entries = [entry for line in lines if (entry := as_object(line)).get("run") == run]
     curls = [entry for entry in entries if str((entry.get("headers") or {}).get("user-agent", "")).startswith("curl/")]
-    denied = [f"{entry.get('scheme')} {entry.get('verdict')}" for entry in curls]
-    yield Claim(GROUP, "curl's requests in the log", "http deny, http deny, https deny, https deny", ", ".join(sorted(denied)))
+    kinds = Counter(f"{entry.get('scheme')} {entry.get('verdict')}" for entry in curls)
+    found = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    yield Claim(GROUP, "curl's requests in the log", "2 http deny, 2 https deny", found)
     allowed = [str(entry.get("host")) for entry in entries if entry.get("verdict") != "deny"]
     yield Claim(GROUP, "requests allowed in this run", "none", ", ".join(allowed) or "none")
     closed = enclosure.closed or {}
