@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from impyard.runner.demo import DemoServer, _Handler
+from impyard.runner.demo import DemoServer, Reply, _Handler, sse_events
 
 HOST = "model.test"
 MODEL = "house/demo"
@@ -25,9 +27,15 @@ class Call:
 
 @dataclass
 class Model:
-    """Serves on 127.0.0.1:`port` until `close`. `look` is called as a request arrives, before it is answered."""
+    """Serves on 127.0.0.1:`port` until `close`. `look` is called as a request arrives, before it is answered.
+
+    silence_s: how long it thinks, once, before the first byte of an answer. tears: so many answers end in a reset, in
+    the middle.
+    """
 
     look: Callable[[], object] = lambda: None
+    silence_s: float = 0.0
+    tears: int = 0
     calls: list[Call] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -38,6 +46,24 @@ class Model:
                 fine = super().parse_request()
                 model.calls.append(Call(self.requestline, time.time(), model.look()))
                 return fine
+
+            def _answer_stream(self, reply: Reply, input_tokens: int) -> None:
+                silence, model.silence_s = model.silence_s, 0.0
+                time.sleep(silence)
+                if not model.tears:
+                    super()._answer_stream(reply, input_tokens)
+                    return
+                model.tears -= 1
+                self.wfile.write(
+                    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                )
+                name, data = next(sse_events(reply, input_tokens))
+                event = f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+                time.sleep(0.2)  # so that the event is not overtaken by the reset
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.shutdown(socket.SHUT_RD)
+                self.close_connection = True
 
         self._server = DemoServer()
         self._server._server.RequestHandlerClass = Handler
