@@ -25,6 +25,7 @@ ls -i /run/impyard/door/judge.sock | cut -d' ' -f1 > door
 """
 
 
+@pytest.mark.attack("124")
 def test_four_runs_at_once(project: Project) -> None:
     project.script("ask.sh", SCRIPT.format(requests=REQUESTS, runs=project.runs))
     processes = [

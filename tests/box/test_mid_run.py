@@ -66,6 +66,7 @@ def reasons(project: Project) -> list[str]:
     return [line["reason"] for line in project.asked() if line["host"] == "open.test"]
 
 
+@pytest.mark.attack("112")
 def test_a_broken_policy_denies_everything_until_it_is_mended(project: Project, origin: Origin) -> None:
     good = policy(origin)
     path = project.policy
@@ -183,6 +184,7 @@ def test_a_disk_that_fills_up_denies_everything(project: Project, origin: Origin
     assert len([line for line in whole if b'"open.test"' in line]) >= len(allowed)
 
 
+@pytest.mark.attack("130")
 def test_a_request_that_waits_while_the_gateway_dies_is_not_forwarded(project: Project, origin: Origin) -> None:
     """Killed at any moment, it has let out only what is on record."""
     project.policy.write_text(policy(origin))

@@ -94,6 +94,7 @@ def said(output: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in output.splitlines())
 
 
+@pytest.mark.attack("116", "121", "133")
 def test_nothing_but_the_workspace_can_be_written(
     open_project: Project, ordinary_container: Callable[..., str], box_image: str
 ) -> None:

@@ -22,6 +22,7 @@ from tests.support.origin import Origin, Pki
 pytestmark = pytest.mark.gateway
 
 
+@pytest.mark.attack("112", "113")
 @pytest.mark.parametrize(
     "broken",
     [
@@ -42,6 +43,7 @@ def test_a_broken_policy_denies_all_until_it_is_mended(bed: Bed, broken: str) ->
     assert len(bed.a.seen) == 2
 
 
+@pytest.mark.attack("112")
 def test_a_policy_that_vanishes_or_becomes_a_folder_denies_all(bed: Bed) -> None:
     path = bed.gateway.policy_path
     path.unlink()
@@ -53,6 +55,7 @@ def test_a_policy_that_vanishes_or_becomes_a_folder_denies_all(bed: Bed) -> None
     assert bed.gateway.get("https://a.test/pub/x").status == 200
 
 
+@pytest.mark.attack("115")
 def test_a_tightened_policy_holds_on_the_open_connection(bed: Bed) -> None:
     from tests.support.gateway import read_reply
 
@@ -116,6 +119,7 @@ PLANTED = """
 """
 
 
+@pytest.mark.attack("109", "F01")
 @pytest.mark.parametrize(
     ("name", "plant"),
     [
@@ -153,6 +157,7 @@ def test_an_exception_anywhere_is_a_denial(tmp_path: Path, pki: Pki, name: str, 
         origin.close()
 
 
+@pytest.mark.attack("109", "F01", control=True)
 def test_control_without_the_guard_the_same_exception_lets_the_request_out(tmp_path: Path, pki: Pki) -> None:
     """What the guard is for: stock mitmproxy logs the exception of a hook and forwards."""
     origin = Origin(pki.context("a.test"))

@@ -53,6 +53,7 @@ def test_a_denied_request_is_answered_legibly_and_never_reaches_the_origin(bed: 
     assert bed.untouched()
 
 
+@pytest.mark.attack("F08", "F22")
 @pytest.mark.parametrize(
     ("url", "method", "reason"),
     [
@@ -116,6 +117,7 @@ def test_an_unreachable_origin_is_told_apart_from_policy(bed: Bed, host: str) ->
     assert bed.gateway.outcomes(1)[0]["error"]
 
 
+@pytest.mark.attack("F06")
 @pytest.mark.parametrize(
     ("host", "sni", "header", "reason"),
     [
@@ -140,6 +142,7 @@ def test_a_host_header_in_other_case_is_the_same_host(bed: Bed) -> None:
         assert read_reply(connection).status == 200
 
 
+@pytest.mark.attack("F07", "82")
 def test_each_request_of_a_kept_connection_is_judged(bed: Bed) -> None:
     requests = [b"GET /pub/1", b"POST /pub/2", b"GET /pub/3"]
     with bed.gateway.tls("a.test") as connection:
@@ -151,6 +154,7 @@ def test_each_request_of_a_kept_connection_is_judged(bed: Bed) -> None:
     assert bed.a.connections == 1  # the checked connection is used again
 
 
+@pytest.mark.attack("F05", "26")
 def test_raw_bytes_in_a_tunnel_are_closed_and_recorded(bed: Bed) -> None:
     with bed.gateway.tunnel("a.test:443") as connection:
         connection.sendall(b"SSH-2.0-x\r\n")
@@ -160,6 +164,7 @@ def test_raw_bytes_in_a_tunnel_are_closed_and_recorded(bed: Bed) -> None:
     assert bed.untouched()
 
 
+@pytest.mark.attack("F05")
 def test_raw_bytes_inside_tls_are_closed_and_recorded(bed: Bed) -> None:
     with bed.gateway.tls("a.test") as connection:
         connection.sendall(b"\x00\x01binary\n")
@@ -168,6 +173,7 @@ def test_raw_bytes_inside_tls_are_closed_and_recorded(bed: Bed) -> None:
     assert bed.untouched()
 
 
+@pytest.mark.attack("F05", "38")
 def test_tls_at_the_door_itself_is_closed(bed: Bed) -> None:
     with bed.gateway.connect() as connection:
         connection.sendall(bytes.fromhex("160301005a0100005603") + bytes(80))
@@ -175,6 +181,7 @@ def test_tls_at_the_door_itself_is_closed(bed: Bed) -> None:
     assert only_decision(bed)["reason"] == "not-http"
 
 
+@pytest.mark.attack("F19")
 def test_connect_alone_dials_nothing(bed: Bed) -> None:
     with bed.gateway.tunnel("a.test:443"):
         pass
@@ -189,6 +196,7 @@ def test_connect_inside_a_tunnel_is_refused(bed: Bed) -> None:
     assert bed.untouched()
 
 
+@pytest.mark.attack("F30")
 def test_an_https_url_in_clear_text_is_refused(bed: Bed) -> None:
     with bed.gateway.connect() as connection:
         connection.sendall(b"GET https://a.test/pub/x HTTP/1.1\r\nHost: a.test\r\n\r\n")
@@ -197,6 +205,7 @@ def test_an_https_url_in_clear_text_is_refused(bed: Bed) -> None:
     assert bed.untouched()
 
 
+@pytest.mark.attack("F28", "77", "79")
 @pytest.mark.parametrize(
     "head",
     [
@@ -236,6 +245,7 @@ def test_a_header_that_asks_for_a_denied_request_is_denied(bed: Bed, header: str
     assert bed.untouched()
 
 
+@pytest.mark.attack("F30")
 def test_plain_http_is_judged_by_its_own_entry(bed: Bed) -> None:
     assert bed.gateway.get("http://plain.test/pub/x").status == 200
     assert bed.plain.seen[0].head.startswith(b"GET /pub/x HTTP/1.1\r\n")
@@ -245,6 +255,7 @@ def test_plain_http_is_judged_by_its_own_entry(bed: Bed) -> None:
     assert [line["scheme"] for line in bed.gateway.decisions()] == ["http", "http"]
 
 
+@pytest.mark.attack("F21")
 def test_git_gets_its_refusal_as_text(bed: Bed) -> None:
     reply = bed.gateway.get("https://a.test/x.git/info/refs", headers="User-Agent: git/2.39\r\n")
     assert reply.headers["content-type"].startswith("text/plain")
@@ -267,6 +278,7 @@ def test_the_canary_is_denied_and_proves_the_gateway(bed: Bed) -> None:
     assert (decision["reason"], decision["id"]) == ("canary", reply.headers["x-impyard-decision"])
 
 
+@pytest.mark.attack("F21")
 def test_curl_sees_the_reason(bed: Bed) -> None:
     curl = shutil.which("curl")
     assert curl
@@ -284,6 +296,7 @@ def test_curl_sees_the_reason(bed: Bed) -> None:
     assert [line["http"] for line in bed.gateway.decisions()] == ["2.0", "2.0", "2.0"]
 
 
+@pytest.mark.attack("F35")
 def test_a_tunnel_answers_at_once(bed: Bed) -> None:
     """pi's client gives CONNECT ten seconds; nothing about the target may delay it."""
     with bed.gateway.connect() as connection:

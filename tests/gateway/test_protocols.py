@@ -124,6 +124,7 @@ class Http2:
         self._socket.close()
 
 
+@pytest.mark.attack("F07", "82")
 def test_streams_of_one_connection_are_judged_each(bed: Bed) -> None:
     client = Http2(bed.gateway, "a.test")
     streams = [client.send("/pub/1"), client.send("/pub/2", "POST", body=b"x"), client.send("/pub/3")]
@@ -134,6 +135,7 @@ def test_streams_of_one_connection_are_judged_each(bed: Bed) -> None:
     client.close()
 
 
+@pytest.mark.attack("F06", "41")
 @pytest.mark.parametrize(
     ("authority", "extra"),
     [("b.test", ()), ("a.test", (("host", "b.test"),)), ("a.test:8443", ())],
@@ -249,6 +251,7 @@ class WebSocket:
         self._socket.close()
 
 
+@pytest.mark.attack("F23")
 def test_a_websocket_with_a_rule_passes_both_ways_and_is_counted(bed: Bed) -> None:
     client = WebSocket(bed, "/pub/ws")
     assert client.status == 101
@@ -269,6 +272,7 @@ def test_a_websocket_without_a_rule_is_denied(bed: Bed) -> None:
     assert bed.untouched()
 
 
+@pytest.mark.attack("F23", "91")
 def test_a_websocket_over_its_limit_is_cut(bed: Bed) -> None:
     client = WebSocket(bed, "/pub/ws")
     assert client.echo(b"x" * 60000)

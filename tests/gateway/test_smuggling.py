@@ -107,6 +107,7 @@ def test_an_interim_answer_is_not_the_answer(bed: Bed) -> None:
     assert [line["status"] for line in bed.gateway.outcomes(2)] == [200, 200]
 
 
+@pytest.mark.attack("F22")
 def test_an_invalid_answer_is_the_origins_fault_in_both_versions(bed: Bed) -> None:
     reply = bed.gateway.get("https://a.test/pub/two-lengths")
     assert (reply.status, reply.json()["reason"]) == (502, "upstream")
@@ -131,6 +132,7 @@ def test_control_frames_of_a_websocket_count_against_its_limit(bed: Bed) -> None
     assert int(str(outcome["bytes_up"])) > 100_000
 
 
+@pytest.mark.attack("F28")
 def test_a_malformed_request_is_recorded_with_the_tunnels_target(bed: Bed) -> None:
     ask(bed, b"POST /x HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
     line = bed.gateway.decisions()[0]

@@ -20,6 +20,7 @@ MB = 1 << 20
 FLAT_KIB = 24 * 1024
 
 
+@pytest.mark.attack("F15")
 def test_the_first_event_arrives_before_the_second_is_sent(bed: Bed) -> None:
     with bed.gateway.tls("a.test") as connection:
         connection.sendall(b"GET /pub/sse HTTP/1.1\r\nHost: a.test\r\n\r\n")
@@ -141,6 +142,7 @@ def test_trailers_of_an_answer_do_no_harm(bed: Bed) -> None:
     assert bed.gateway.get("https://a.test/pub/trailers").body == b"body"
 
 
+@pytest.mark.attack("F26")
 def test_answers_without_a_body_leave_the_connection_usable(bed: Bed) -> None:
     with bed.gateway.tls("a.test") as connection:
         for method, path in (("GET", "/pub/empty"), ("HEAD", "/pub/x"), ("GET", "/pub/x")):
@@ -154,6 +156,7 @@ def test_a_redirect_is_judged_anew(bed: Bed) -> None:
     assert bed.gateway.get("https://b.test/x").status == 403
 
 
+@pytest.mark.attack("F05")
 def test_a_tunnel_in_which_nobody_speaks_is_closed_and_recorded(bed: Bed) -> None:
     with bed.gateway.tunnel("a.test:25") as connection:
         connection.settimeout(20)

@@ -75,6 +75,7 @@ def test_the_limits_are_the_engines_and_swap_is_no_way_around() -> None:
     assert "size=" in config["Tmpfs"]["/tmp"]
 
 
+@pytest.mark.attack("133", "116")
 def test_only_workspace_session_and_home_are_writable() -> None:
     writable = {target for target, mount in mounts().items() if not mount["ReadOnly"]}
     assert writable == {str(PATHS.workspace), str(PATHS.session), str(PATHS.home)}
@@ -118,6 +119,7 @@ def test_neither_keys_nor_the_engines_socket_are_mounted_and_no_mount_is_shared_
         assert mount["BindOptions"]["Propagation"] == "rprivate"
 
 
+@pytest.mark.attack("121")
 def test_the_log_is_out_of_reach() -> None:
     sources = [str(mount["Source"]) for mount in mounts().values()]
     assert str(PATHS.runs) not in sources

@@ -172,6 +172,7 @@ def test_a_folder_beside_or_inside_the_project_is_a_workspace(tmp_path: Path) ->
         assert check_workspace(place, root) == place
 
 
+@pytest.mark.attack("133")
 @pytest.mark.parametrize(
     ("place", "message"),
     [
@@ -218,6 +219,7 @@ def test_a_missing_policy_is_refused_with_the_way_to_get_one(tmp_path: Path) -> 
     assert "impyard init" in str(refused.value.hint)
 
 
+@pytest.mark.attack("116")
 def test_a_policy_that_the_box_could_edit_is_refused(tmp_path: Path) -> None:
     root, workspace = make_project(tmp_path / "p"), tmp_path / "w"
     workspace.mkdir()
