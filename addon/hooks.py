@@ -25,14 +25,13 @@ from impyard.addon import answers, proxytunnel
 from impyard.addon.destination import Destination, Refusal, dialled_for
 from impyard.addon.errors import PolicyError
 from impyard.addon.failclosed import fail_closed
-from impyard.addon.hostproxies import HostProxies, NoProxy
 from impyard.addon.judge import Decision, Verdict, denial, judge
 from impyard.addon.notes import Notes, notes_of, take_notes
-from impyard.addon.policy import Policy, Proxy
+from impyard.addon.policy import Policy
 from impyard.addon.record import Record
 from impyard.addon.redirects import Redirects
 from impyard.addon.request import CANARY_SUFFIX, Request, canonical_host
-from impyard.addon.resolve import PrivateAddress, Resolver, Unresolvable, leads_inside
+from impyard.addon.routes import Routed, Router
 from impyard.addon.stream import BoundedClientTls, JudgedHttpLayer, RefusedLayer
 from impyard.addon.wire import is_event_stream, looks_like_http, request_from, strip_for_origin, to_response
 
@@ -64,14 +63,12 @@ class JudgeAddon:
         policies: Policies,
         record: Record,
         *,
-        resolver: Resolver | None = None,
-        proxies: HostProxies | None = None,
+        router: Router | None = None,
         secret: bytes = b"",
     ) -> None:
         self.policies = policies
         self.record = record
-        self.resolver = resolver or Resolver()
-        self.proxies = proxies or HostProxies()
+        self.router = router or Router()
         self.secret = secret
         self._undecided: dict[str, asyncio.TimerHandle] = {}
         self._redirects = Redirects()
@@ -191,17 +188,11 @@ class JudgeAddon:
         else:
             decision = judge(request, policy)
         version = policy.hash if isinstance(policy, Policy) else ""
-        if decision.verdict is Verdict.ALLOW and isinstance(decision.upstream, Proxy):
-            try:
-                decision = self._through(decision, decision.upstream, request)
-            except NoProxy as exc:
-                self._conclude(flow, request, decision, version, (), failure=str(exc))
-                return None
-        if decision.verdict is Verdict.DENY or decision.upstream is not None:
-            self._conclude(flow, request, decision, version, ())
+        if decision.verdict is Verdict.DENY:
+            self._conclude(flow, request, Routed(decision), version)
             return None
-        if addresses := self.resolver.remembered(request.host):
-            self._conclude(flow, request, decision, version, addresses)
+        if routed := self.router.at_once(request, decision):
+            self._conclude(flow, request, routed, version)
             return None
         return self._look_up(flow, request, decision, version)
 
@@ -216,35 +207,12 @@ class JudgeAddon:
             return None
         return size if size is not None and size >= 0 else None
 
-    def _through(self, decision: Decision, proxy: Proxy, request: Request) -> Decision:
-        """The decision with the proxy that is to be asked for the host, if any. The proxy looks the name up, not we."""
-        chosen = self.proxies.chosen(proxy, request.scheme, request.host, request.port)
-        if chosen is not None and leads_inside(request.host):
-            return _private(decision, request.host)
-        return dataclasses.replace(decision, upstream=chosen)
-
     async def _look_up(self, flow: http.HTTPFlow, request: Request, decision: Decision, version: str) -> None:
-        # Only an allowed name is looked up: a question to a name server carries data too.
-        addresses: tuple[str, ...] = ()
-        try:
-            addresses = await self.resolver.resolve(request.host)
-        except PrivateAddress:
-            decision = _private(decision, request.host)
-        except Unresolvable as exc:
-            self._conclude(flow, request, decision, version, (), failure=str(exc))
-            return
-        self._conclude(flow, request, decision, version, addresses)
+        self._conclude(flow, request, await self.router.look_up(request, decision), version)
 
-    def _conclude(
-        self,
-        flow: http.HTTPFlow,
-        request: Request,
-        decision: Decision,
-        version: str,
-        addresses: tuple[str, ...],
-        failure: str | None = None,
-    ) -> None:
-        """Record the verdict, then apply it. `failure`: allowed, yet there is nowhere to go."""
+    def _conclude(self, flow: http.HTTPFlow, request: Request, routed: Routed, version: str) -> None:
+        """Record the verdict, then apply it."""
+        decision = routed.decision
         if decision.verdict is Verdict.DENY:
             decision = dataclasses.replace(decision, led_by=self._redirects.led_by(request.host))
         decision, decision_id = self.record.decide(request, decision, version)
@@ -259,25 +227,14 @@ class JudgeAddon:
                     proof=self._proof(decision, request.host),
                 ),
             )
-        elif failure is not None:
-            self._answer(flow, answers.upstream_failure(failure, host=request.host, decision_id=decision_id))
-            self._close(flow, notes, None, failure)
+        elif routed.destination is None:  # allowed, yet there is nowhere to go
+            self._answer(flow, answers.upstream_failure(routed.failure, host=request.host, decision_id=decision_id))
+            self._close(flow, notes, None, routed.failure)
         else:
-            self._let_go(flow, notes, addresses)
+            self._let_go(flow, notes, routed.destination)
 
-    def _let_go(self, flow: http.HTTPFlow, notes: Notes, addresses: tuple[str, ...]) -> None:
-        request, upstream = notes.request, notes.decision.upstream
-        tls, authorization = request.scheme == "https", ""
-        if upstream is None:
-            assert addresses
-            dialled = tuple((address, request.port) for address in addresses)
-        else:
-            dialled = ((upstream.host, upstream.port),)
-            if isinstance(upstream, Proxy):
-                authorization = self.proxies.authorization(upstream)
-            else:
-                tls = upstream.scheme == "https"
-        notes.destination = Destination(request.host, request.port, tls, upstream, dialled, authorization)
+    def _let_go(self, flow: http.HTTPFlow, notes: Notes, destination: Destination) -> None:
+        request, notes.destination = notes.request, destination
         strip_for_origin(flow.request, request.host, request.port, request.scheme)
         self._begun.setdefault(flow.client_conn.id, {})[notes.decision_id] = notes
         flow.request.stream = request.body_bytes is None or request.body_bytes > STREAM_OVER_BYTES
@@ -379,11 +336,6 @@ class JudgeAddon:
             decision_id = None
         take_notes(flow, Notes(decision, request, decision_id))
         self._answer(flow, answers.denial(decision, decision_id))
-
-
-def _private(decision: Decision, host: str) -> Decision:
-    hint = f"{host} leads to an address that is not public; only an entry with an upstream reaches one"
-    return dataclasses.replace(decision, verdict=Verdict.DENY, reason="private-address", hint=hint)
 
 
 def _count_down(notes: Notes, chunk: bytes) -> bytes:

@@ -20,9 +20,7 @@ class Limits:
 
     # -- connections
     connections: int = 1024  # from the box; it has pids_limit processes of many descriptors each
-    establish_s: float = (
-        30.0  # until there is one to an origin, with TLS and the tunnel of a proxy; then it is given up
-    )
+    establish_s: float = 30.0  # until one to an origin is up, with TLS and the tunnel of a proxy; or it is given up
 
     # -- heads
     url_bytes: int = 16 * KIB  # Apache takes 8 KiB, nginx 8, node 16 for the whole head

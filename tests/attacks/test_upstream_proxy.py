@@ -464,3 +464,41 @@ def test_a_gateway_that_is_its_own_proxy_does_not_loop(tmp_path: Path, route: st
     assert [(line["verdict"], line["reason"]) for line in lines] == expected
     if status == 502:
         assert "it is this gateway itself" in answer
+
+
+PLANTED = """
+import sys
+from impyard.addon import proxytunnel, routes
+def broken(*args, **kwargs):
+    raise RuntimeError("planted")
+{plant}
+from impyard.addon.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.attack("109")
+@pytest.mark.parametrize(
+    "plant",
+    [
+        "routes.HostProxies.chosen = broken",
+        "proxytunnel.JudgedProxyTunnel.start_handshake = broken",
+        "proxytunnel.JudgedProxyTunnel.receive_handshake_data = broken",
+    ],
+)
+def test_an_exception_on_the_way_to_the_proxy_lets_nothing_through(tmp_path: Path, plant: str) -> None:
+    origin = Origin()
+    proxy = ConnectProxy({"a.test:80": origin.port})
+    policy = (
+        f"networkPolicies:\n  - host: a.test\n    scheme: http\n    upstream_proxy: http://127.0.0.1:{proxy.port}\n"
+        "    policies: [{action: ALLOW, method: GET, path: /.*}]\n"
+    )
+    gateway = LiveGateway(tmp_path, policy, fault=PLANTED.format(plant=plant))
+    try:
+        assert gateway.get("http://a.test/x").status in (0, 403, 502)
+        assert origin.connections == 0 or origin.seen == []
+        assert "planted" in gateway.stderr_path.read_text()
+    finally:
+        gateway.stop()
+        proxy.close()
+        origin.close()

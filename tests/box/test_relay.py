@@ -23,6 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from impyard.runner import boxspec
 from impyard.runner.engine import attach, client, create, remove, start, wait_removed
 from impyard.runner.image import ensure_image
 
@@ -319,6 +320,31 @@ def test_each_way_of_asking_ends_at_the_door(run: Run, door: Door, command: str,
     result = run(f"{command} -w ' %{{http_code}}'")
     assert (result.code, result.lines) == (0, ["denied 403"]), result
     assert first_line in door.hosts()
+
+
+LOCAL_SERVICE = """
+python3 -m http.server --bind 127.0.0.1 --directory /tmp 8000 >/dev/null 2>&1 &
+for _ in $(seq 100); do curl -s -o /dev/null --noproxy '*' http://127.0.0.1:8000/ && break; sleep 0.1; done
+get='import sys, urllib.request, urllib.error
+try: print(urllib.request.urlopen(sys.argv[1]).status)
+except urllib.error.HTTPError as error: print(error.code)'
+for without in NOTHING NO_PROXY no_proxy; do
+    for host in localhost 127.0.0.1 side-car side-car.internal; do
+        env -u $without curl -sS -o /dev/null -w '%{http_code} ' http://$host:8000/
+        env -u $without python3 -c "$get" http://$host:8000/
+    done
+done
+"""
+
+
+@pytest.mark.attack("F46")
+def test_loopback_is_the_box_s_own_and_every_other_name_is_the_door_s(run: Run, door: Door) -> None:
+    proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), boxspec.PROXY)
+    local = dict.fromkeys(("NO_PROXY", "no_proxy"), boxspec.NO_PROXY)
+    result = run(LOCAL_SERVICE, env={"PATH": "/usr/local/bin:/usr/bin:/bin", **proxies, **local})
+    assert result.lines == ["200 200", "200 200", "403 403", "403 403"] * 3, result
+    asked = [head for head in door.hosts() if "8000" in head]
+    assert asked and all("side-car" in head for head in asked)
 
 
 ASK = """

@@ -160,6 +160,7 @@ def test_the_first_process_is_the_relay_whatever_the_image_says() -> None:
     assert create_call(box())["Entrypoint"] == ["python3", "-I", "-S", "/opt/impyard/relay.py"]
 
 
+@pytest.mark.attack("F46")
 def test_the_environment_leads_every_tool_to_the_relay_and_its_certificate() -> None:
     env = agent_environment(box())
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
