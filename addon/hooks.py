@@ -183,7 +183,8 @@ class JudgeAddon:
         """The verdict, before any byte of the body moves."""
         request = request_from(flow, self._body_bytes(flow))
         policy = self.policies.current()
-        if flow.error is not None:
+        if flow.error is not None or (flow.request.is_http2 and request.body_bytes and not flow.request.stream):
+            # The latter: HTTP/2 says that no body follows, and its length that one does. An origin would wait for it.
             decision = denial("malformed", hint="a header or the framing of the body is not valid HTTP")
         else:
             decision = judge(request, policy)

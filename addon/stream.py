@@ -160,6 +160,8 @@ class JudgedStream(HttpStream):
         self._kept = vars(connection).get("served", False)
         vars(connection)["served"] = True
         request = self.flow.request
+        if request.is_http2 and connection.alpn != b"h2":
+            request.headers.pop("te", None)  # of one hop only, in HTTP/1
         if request.stream and request.is_http2 and connection.alpn != b"h2" and "content-length" not in request.headers:
             # HTTP/2 frames a body by itself. Without this an HTTP/1 origin would read the body as its next request.
             request.headers["transfer-encoding"] = "chunked"

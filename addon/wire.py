@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Collection
 
 from mitmproxy import http
 
@@ -11,7 +12,8 @@ from impyard.addon.answers import Answer
 from impyard.addon.request import Request, canonical_host
 
 # RFC 9110, 7.6.1 and 11.7: what concerns only the hop to us. `transfer-encoding` stays: the framing is made from it.
-_HOP_BY_HOP = ("proxy-connection", "proxy-authorization", "proxy-authenticate", "keep-alive", "trailer")
+# So does every header that begins with "Proxy-": see `_is_doomed`.
+_HOP_BY_HOP = ("keep-alive", "trailer")
 # Headers by which a client asks some origins to take the request for another one than was judged.
 _OVERRIDES = (
     "x-http-method-override",
@@ -133,6 +135,13 @@ def strip_for_origin(request: http.Request, host: str, port: int, scheme: str) -
         for value in request.headers.get_all("connection")
         for token in value.split(",")
     }
+    if request.headers.get_all("connection"):
+        # Of what the box says about its own connection, only its end concerns the next one.
+        wish = "Upgrade" if websocket else "close" if b"close" in nominated else None
+        if wish is not None:
+            request.headers["connection"] = wish
+        else:
+            del request.headers["connection"]
     doomed = (_STRIPPED | nominated) - _KEPT
     if websocket:
         doomed -= {b"upgrade"}
@@ -141,5 +150,13 @@ def strip_for_origin(request: http.Request, host: str, port: int, scheme: str) -
     if not request.is_http2 or request.headers.get("te", "").strip().lower() != "trailers":
         doomed |= {b"te"}  # over HTTP/2 gRPC insists on it
     fields = request.data.headers.fields
-    if any(name.lower() in doomed for name, _ in fields):
-        request.data.headers.fields = tuple(pair for pair in fields if pair[0].lower() not in doomed)
+    if any(_is_doomed(name, doomed) for name, _ in fields):
+        request.data.headers.fields = tuple(pair for pair in fields if not _is_doomed(pair[0], doomed))
+
+
+def _is_doomed(name: bytes, doomed: Collection[bytes]) -> bool:
+    """Whether a header is one of `doomed`, also where "_" stands for "-": behind CGI-like interfaces they are one."""
+    name = name.lower()
+    return (
+        name in doomed or name.startswith(b"proxy-") or (b"_" in name and _is_doomed(name.replace(b"_", b"-"), doomed))
+    )
