@@ -180,7 +180,10 @@ class Query:
         self._values: dict[str, set[str]] | None = None
 
     def has(self, key: str) -> bool:
-        """Whether the key is there in this very spelling, after decoding once. Raises Ambiguous as `values`."""
+        """Whether the key is there in this very spelling, after decoding once, wherever servers split the query.
+
+        Raises Ambiguous as `values`.
+        """
         self._parse()
         return key in self._names
 
@@ -196,16 +199,19 @@ class Query:
         if self._values is not None:
             return self._values
         found: dict[str, set[str]] = {}
+        certain: list[set[str]] = []
         for ends in _FIELD_ENDS:
+            certain.append(set())
             fields = ends.split(self.raw)
             if len(fields) > MAX_FIELDS:
                 raise Ambiguous("the query has too many fields")
             for field in fields:
                 name, _, value = field.partition("=")
                 names, values = _decodings(name), _decodings(value)
-                self._names.update(names[:1])
+                certain[-1].add(names[0])
                 for each in names:
                     found.setdefault(_folded(each), set()).update(values)
+        self._names = set.intersection(*certain)
         self._values = found
         return found
 
