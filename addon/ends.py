@@ -42,6 +42,8 @@ from impyard.addon.wire import to_response
 
 # What a request line has besides its target: a method, a version, blanks.
 _REQUEST_LINE_BESIDES = 64
+# The core takes these from the ends of a value before the judge sees it; with them `chunked` is no longer `chunked`.
+_STRIPPED_BY_THE_CORE = re.compile(rb"[\x0b\x0c]")
 # An interim answer, which is not the answer (RFC 9110, 15.2); 101 is one.
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
 _FAULTS_OF_THE_BOX = (
@@ -71,6 +73,10 @@ class JudgedHttp1Server(Http1Server):
         limits = limits_of(self.conn)
         if excess := _unfinished_excess(self.buf, limits):
             yield from self._refuse("too-large", *excess)
+            return
+        head = _seen(self.buf)
+        if _STRIPPED_BY_THE_CORE.search(head, 0, max(head.find(b"\r\n\r\n"), 0)):
+            yield from self._refuse("malformed", "a header holds a control byte")
             return
         for command in super().read_headers(event):
             if isinstance(command, ReceiveHttp) and isinstance(command.event, RequestHeaders):
