@@ -232,6 +232,7 @@ def _modes(workspace: Path, outside: Path) -> str:
     return "mkdir -p shut/in; touch shut/in/file; chmod 0 shut/in shut; touch odd$'\\n'name; touch $'\\xff'"
 
 
+@pytest.mark.attack("136")
 @pytest.mark.parametrize("command", [_links, _hard, _modes], ids=["links", "special files", "modes and names"])
 def test_strange_things_in_the_workspace_harm_nobody(project: Project, command: Callable[[Path, Path], str]) -> None:
     outside = project.base / "outside"

@@ -22,6 +22,7 @@ STUBBORN = (
 WAITING = "run: touch there; sleep 300"
 
 
+@pytest.mark.attack("F54")
 @pytest.mark.parametrize(
     "prompt",
     [
@@ -41,6 +42,7 @@ def test_a_run_is_killed_at_its_ceiling(project: Project, prompt: list[str]) -> 
     assert project.leftovers() == []
 
 
+@pytest.mark.attack("F54", control=True)
 def test_a_run_that_is_quicker_than_its_ceiling_is_not_killed(project: Project) -> None:
     """The control."""
     result = project.demo("run: sleep 1", args=["--ceiling", "0.5"])
@@ -130,6 +132,7 @@ def test_a_signal_before_the_agent_started(project: Project, stage: str, number:
         assert not (folder / "workspace" / "there").exists()
 
 
+@pytest.mark.attack("F54")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_signal_while_the_agent_works(project: Project, number: signal.Signals) -> None:
     process = project.start("run", "--model", "demo", WAITING)
@@ -159,6 +162,7 @@ def test_a_second_signal_does_not_wait_for_a_stubborn_agent(project: Project) ->
     assert seconds[0] < 4 < seconds[1] < 12, seconds
 
 
+@pytest.mark.attack("F54")
 @pytest.mark.parametrize("delay_s", [0.02, 0.1, 0.2, 0.3, 0.45])
 def test_a_signal_right_after_the_start(project: Project, delay_s: float) -> None:
     process = project.start("run", "--model", "demo", WAITING)
@@ -216,6 +220,7 @@ def test_a_reader_that_stands_still_does_not_keep_a_finished_run(project: Projec
     assert project.leftovers() == []
 
 
+@pytest.mark.attack("F54")
 def test_a_terminal_that_closes_ends_the_run(project: Project) -> None:
     process, terminal = project.on_terminal("run", "--model", "demo", WAITING)
     try:

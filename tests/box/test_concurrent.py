@@ -26,6 +26,7 @@ ls -i /run/impyard/door/judge.sock | cut -d' ' -f1 > door
 
 
 @pytest.mark.attack("124")
+@pytest.mark.attack("11")
 def test_four_runs_at_once(project: Project) -> None:
     project.script("ask.sh", SCRIPT.format(requests=REQUESTS, runs=project.runs))
     processes = [

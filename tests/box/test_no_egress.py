@@ -30,6 +30,11 @@ curl -sS -m 10 -o body -w '%{http_code}\\n' https://NAME:8443/port
 python3 -c 'import urllib.request as u; print(u.urlopen("https://NAME/python").status)' 2>&1 | tail -n 1
 node -e 'fetch("https://NAME/node").then(r => console.log(r.status), e => console.log(e.cause.code))'
 """
+# What is asked for through the proxy: the Docker API, its host's alias, DNS over HTTPS.
+JUDGED = (
+    *("http://192.168.65.7:2375/containers/json", "http://host.docker.internal:2375/version"),
+    *(f"'https://{PROBED}/dns-query?name=secret.canary.test'", "'https://doh.test/resolve?name=secret.canary.test'"),
+)
 # argv: JSON of [name, kind, address, port]. Prints what became of each, and needs no tool but Python.
 ATTEMPTS = """
 import json, socket, struct, sys, time
@@ -82,6 +87,8 @@ def origin() -> Iterator[Origin]:
     origin.close()
 
 
+@pytest.mark.attack("1", "2", "143", "F36", "F37")
+@pytest.mark.attack("1", "2", "143", control=True)
 def test_every_kind_of_client_ends_at_the_judge(project: Project, origin: Origin) -> None:
     entry = """\
   - host: allowed.test
@@ -124,6 +131,8 @@ def attempts(internet: Internet, canaries: Canaries) -> list[tuple[str, str, str
     return found
 
 
+@pytest.mark.attack("1", "4", "5", "7", "8", "10", "11", "13", "14", "16", "17", "19", "20", "F47", "F48", "F49")
+@pytest.mark.attack("1", "4", "5", "7", "8", "11", "17", "F47", "F48", control=True)
 def test_no_packet_leaves_the_box(project: Project, internet: Internet, ordinary_container: Callable[..., str]) -> None:
     project.script("attempts.py", ATTEMPTS)
     with Canaries() as canaries:
@@ -132,7 +141,8 @@ def test_no_packet_leaves_the_box(project: Project, internet: Internet, ordinary
             *[(f"metadata {address}", "tcp", address, 80) for address in METADATA],
             ("metadata ipv6", "tcp", "fd00:ec2::254", 80),
             ("docker's own resolver", "talk", "127.0.0.11", 53),
-            ("docker's interface", "tcp", "172.17.0.1", 2375),
+            *[(f"docker at {address}", "tcp", address, 2375) for address in ("172.17.0.1", "192.168.65.7")],
+            *[(f"tcp {port}", "tcp", ADDRESS, port) for port in (25, 8443)],
             ("everybody", "broadcast", "255.255.255.255", 67),
             ("multicast", "broadcast", "224.0.0.251", 5353),
             *[(f"host {address}", "tcp", address, port) for address, port in canaries.addresses],
@@ -146,14 +156,15 @@ def test_no_packet_leaves_the_box(project: Project, internet: Internet, ordinary
             f"curl -sS -m 5 --noproxy '*' -w '%{{http_code}} %{{time_total}}\\n' https://{ADDRESS}/; echo $?;"
             f"curl -sS -m 5 -o /dev/null -w '%{{http_code}}\\n' https://{ADDRESS}/;"
             f"curl -sS -m 5 -o /dev/null -w '%{{http_code}}\\n' http://169.254.169.254/latest/meta-data/;"
-            "cat /proc/net/route /proc/net/ipv6_route /sys/class/net/*/operstate; ls /sys/class/net"
+            f"for url in {' '.join(JUDGED)}; do curl -sS -m 5 -o /dev/null -w '%{{http_code}}\\n' $url; done;"
+            "cat /proc/net/route; awk '{print $NF}' /proc/net/ipv6_route; ls /sys/class/net"
         )
         result = project.demo(f"run: ( {script} ) > found 2>err")
         hits = canaries.hits
         assert internet.packets() == [], "nothing of the box has come this far"
         assert result.code == 0, result
         report, *direct = result.file("found").splitlines()
-        direct, (by_proxy, metadata), table = direct[:4], direct[4:6], direct[6:]
+        direct, by_proxy, table = direct[:4], direct[4 : 6 + len(JUDGED)], direct[6 + len(JUDGED) :]
         found: dict[str, Any] = json.loads(report)
         refused = {"docker's own resolver", *(f"host {a}" for a, _ in canaries.addresses if a.startswith("127."))}
         for name, answer in found.items():
@@ -167,10 +178,13 @@ def test_no_packet_leaves_the_box(project: Project, internet: Internet, ordinary
         for line in direct[::2]:
             status, seconds = line.split()
             assert status == "000" and float(seconds) < 0.2
-        assert (by_proxy, metadata) == ("403", "403")
+        assert by_proxy == ["403"] * (2 + len(JUDGED))
         asked = {(line["host"], line["verdict"], line["reason"]) for line in project.asked()}
         assert {(ADDRESS, "deny", "unlisted-host"), ("169.254.169.254", "deny", "unlisted-host")} <= asked
-        assert "lo" in table and not any(name.startswith(("eth", "docker", "veth")) for name in table)
+        by_name = {line["path"].partition("?")[0] for line in project.asked() if line["verdict"] == "deny"}
+        assert {"/containers/json", "/dns-query", "/resolve", "/version"} <= by_name
+        assert table[0].startswith("Iface"), table
+        assert {name for name in table[1:] if not name.startswith(("tunl", "sit", "ip6", "gre", "erspan"))} == {"lo"}
         assert hits == 0, "no listener of this machine was touched"
 
         # The control: the very same attempts from an ordinary container.

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.box
 GREEDY = "python3 -c \"x = bytearray(10**10); x[::4096] = b'a' * len(x[::4096])\""
 
 
+@pytest.mark.attack("149")
 def test_an_agent_that_runs_out_of_memory(project: Project) -> None:
     result = project.demo("run: true", args=["--memory", "64m"])
     assert result.code == 137, result
@@ -19,6 +20,7 @@ def test_an_agent_that_runs_out_of_memory(project: Project) -> None:
     assert "out of memory" in result.out and "64 MiB; --memory gives it more" in result.out
 
 
+@pytest.mark.attack("149", control=True)
 def test_a_command_that_runs_out_of_memory_is_killed_alone(project: Project) -> None:
     """The control: the same limit in another place. The agent, who took little, goes on."""
     result = project.demo(f"run: {GREEDY}; echo $? > status", "write 4 to answer.txt", args=["--memory", "512m"])
@@ -27,6 +29,8 @@ def test_a_command_that_runs_out_of_memory_is_killed_alone(project: Project) -> 
     assert result.file("answer.txt") == "4"
 
 
+@pytest.mark.attack("148")
+@pytest.mark.attack("148", control=True)
 def test_more_processes_than_allowed_are_not_made(project: Project) -> None:
     bomb = (
         "import os, time\n"

@@ -95,6 +95,8 @@ def said(output: str) -> dict[str, str]:
 
 
 @pytest.mark.attack("116", "121", "133")
+@pytest.mark.attack("134", "137", "152", "F13")
+@pytest.mark.attack("134", "137", "152", "F13", control=True)
 def test_nothing_but_the_workspace_can_be_written(
     open_project: Project, ordinary_container: Callable[..., str], box_image: str
 ) -> None:

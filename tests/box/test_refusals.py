@@ -328,6 +328,7 @@ def test_keys_inside_the_project(project: Project, place: str) -> None:
     assert "private keys" in error(result)
 
 
+@pytest.mark.attack("136")
 def test_runs_that_lead_elsewhere(project: Project) -> None:
     (project.base / "elsewhere").mkdir()
     project.runs.symlink_to(project.base / "elsewhere")

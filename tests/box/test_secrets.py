@@ -20,6 +20,8 @@ FIND_KEYS = "grep -rlIs --exclude-dir=proc --exclude-dir=sys --exclude-dir=dev -
 OWN_VARIABLES = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "_"}
 
 
+@pytest.mark.attack("140")
+@pytest.mark.attack("140", control=True)
 def test_env_files_are_covered_wherever_they_are(project: Project, ordinary_container: Callable[..., str]) -> None:
     canary = f"canary-{secrets.token_hex(8)}"
     root = project.root
@@ -70,6 +72,8 @@ def _inspected(project: Project) -> str:
     return view
 
 
+@pytest.mark.attack("142", "140", "F13")
+@pytest.mark.attack("142", "140", "F13", control=True)
 def test_keys_and_the_data_folder_are_nowhere_in_the_box(
     project: Project, ordinary_container: Callable[..., str]
 ) -> None:
@@ -99,6 +103,7 @@ def test_keys_and_the_data_folder_are_nowhere_in_the_box(
     assert f"/data/{marker}" in ordinary_container(f"find / -name {marker} 2>/dev/null; true", volumes=files)
 
 
+@pytest.mark.attack("F13")
 def test_the_environment_of_the_box_is_its_own(project: Project) -> None:
     secret = f"value-{secrets.token_hex(8)}"
     mine = {"AWS_SECRET_ACCESS_KEY": secret, "HOST_ONLY": secret, "ANTHROPIC_API_KEY": secret, "LD_PRELOAD": ""}
@@ -124,6 +129,7 @@ def test_the_environment_of_the_box_is_its_own(project: Project) -> None:
     assert result.file("who").split() == [result.receipt["user"]["name"], "box"]
 
 
+@pytest.mark.attack("139", "140")
 def test_only_the_chosen_providers_key_is_in_the_box(project: Project) -> None:
     """The one accepted exposure, and no more than that; gone from the disk when the run is over."""
     chosen, other = f"sk-chosen-{secrets.token_hex(8)}", f"sk-other-{secrets.token_hex(8)}"

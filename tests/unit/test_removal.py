@@ -9,6 +9,8 @@ import pytest
 
 from impyard.runner.removal import remove_tree, tree_bytes
 
+pytestmark = pytest.mark.attack("136")
+
 
 def test_a_tree_with_files_folders_and_sockets_is_gone(tmp_path: Path) -> None:
     run = tmp_path / "run"
