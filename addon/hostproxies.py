@@ -13,6 +13,7 @@ from impyard.addon.request import canonical_host, split_authority
 from impyard.addon.rules import DEFAULT_PORTS, Proxy
 
 Address = tuple[str, str, int]
+VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")  # and each in lower case
 
 
 class NoProxy(Exception):

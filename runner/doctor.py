@@ -16,12 +16,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from impyard.addon.errors import ImpyardError, PolicyError
 from impyard.runner.text import columns_of, size_text, visible, wrapped
+
+if TYPE_CHECKING:
+    from impyard.addon.policy import Policy
 
 Status = Literal["ok", "warn", "fail"]
 PYTHON = (3, 12)
@@ -196,6 +199,30 @@ def _policy(project: Path | None) -> Iterator[Check]:
         return
     count = len(policy.entries)
     yield Check("policy", "ok", f"{path}, {count} {'entry' if count == 1 else 'entries'}, {policy.hash[:19]}…")
+    yield from _proxy(policy)
+
+
+def _proxy(policy: Policy) -> Iterator[Check]:
+    """What becomes of the proxy variables of this shell, where there are any."""
+    from impyard.addon.hostproxies import VARIABLES, HostProxies, NoProxy
+    from impyard.addon.policy import Proxy
+
+    named = [name for name in VARIABLES if os.environ.get(name) or os.environ.get(name.lower())]
+    if not named:
+        return
+    users = [entry for entry in policy.entries if isinstance(entry.upstream, Proxy) and not entry.upstream.host]
+    if not users:
+        mend = "write `upstream_proxy: environment` into the entries of hosts that only the proxy reaches"
+        yield Check("proxy", "warn", f"{', '.join(named)} set, and used for no entry of the policy", mend)
+        return
+    proxies = HostProxies()
+    try:
+        for scheme in {scheme for entry in users for scheme in entry.ports}:
+            proxies.chosen(Proxy(), scheme, "proxied.invalid", 443)
+    except NoProxy as exc:
+        yield Check("proxy", "fail", str(exc), "set it to http://HOST:PORT; SOCKS is not spoken")
+        return
+    yield Check("proxy", "ok", f"{', '.join(named)}, for {len(users)} of the policy's entries")
 
 
 def _credentials() -> Iterator[Check]:

@@ -23,6 +23,9 @@ def own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
 
     for name in (name for names in KEY_VARIABLES.values() for name in names):
         monkeypatch.delenv(name, raising=False)
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
     monkeypatch.delenv("PI_CODING_AGENT_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("IMPYARD_DATA_DIR", str(tmp_path / "data"))
@@ -184,3 +187,26 @@ def test_a_project_that_does_not_exist_is_a_failure_and_no_crash(capsys: pytest.
     captured = capsys.readouterr()
     assert "does not exist" in captured.out
     assert captured.err == ""
+
+
+@pytest.mark.attack("F33")
+@pytest.mark.parametrize(
+    ("proxy", "entry", "status"),
+    [
+        ("", "", None),
+        ("http://ada:s3cret@127.0.0.1:3128", "", "warn"),
+        ("http://ada:s3cret@127.0.0.1:3128", "    upstream_proxy: environment\n", "ok"),
+        ("http://ada:s3cret@127.0.0.1:3128", "    upstream_proxy: http://127.0.0.1:3128\n", "warn"),
+        ("socks5://ada:s3cret@127.0.0.1:1080", "    upstream_proxy: environment\n", "fail"),
+    ],
+)
+def test_what_becomes_of_a_proxy_of_this_shell_is_said(
+    examine: Examine, project: Path, monkeypatch: pytest.MonkeyPatch, proxy: str, entry: str, status: str | None
+) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    policy = project / "policies" / "gateway.yaml"
+    policy.write_text(policy.read_text().replace("    policies:\n", f"{entry}    policies:\n"))
+    checks = examine()[1]
+    assert checks["policy"]["status"] == "ok"
+    assert (checks["proxy"]["status"] if "proxy" in checks else None) == status
+    assert "s3cret" not in json.dumps(checks)
