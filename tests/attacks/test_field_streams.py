@@ -10,6 +10,7 @@ import functools
 import gzip
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -22,6 +23,7 @@ import pytest
 import wsproto
 import wsproto.events
 
+from tests.attacks.conftest import Mitmdump
 from tests.gateway.test_protocols import Http2
 from tests.support.gateway import LiveGateway, read_head, read_reply
 from tests.support.h2origin import H2Origin
@@ -46,11 +48,6 @@ networkPolicies:
     upstream_ca: {ca}
     policies: [{{action: ALLOW, method: GET, path: /pub/.*}}]
 """
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki(tmp_path_factory.mktemp("pki"))
 
 
 @dataclass
@@ -181,6 +178,29 @@ def test_events_and_downloads_pass_between_two_http2_ends(tmp_path: Path, pki: P
         client.close()
     finally:
         gateway.stop()
+        origin.close()
+
+
+@pytest.mark.attack("F15", "F23", "F25", "F26", control=True)
+def test_control_a_proxy_that_buffers_shows_nothing_until_the_end(tmp_path: Path, pki: Pki) -> None:
+    origin = Origin(pki.context("a.test"))
+    origin.answers["/pub/events"] = events_of("sse", origin)
+    try:
+        with Mitmdump(tmp_path, origin.port) as port, socket.create_connection(("127.0.0.1", port), 15) as plain:
+            plain.sendall(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n")
+            read_head(plain)
+            context = ssl.create_default_context(cafile=str(tmp_path / "mitmproxy-ca-cert.pem"))
+            with context.wrap_socket(plain, server_hostname="a.test") as connection:
+                connection.sendall(b"GET /pub/events HTTP/1.1\r\nHost: a.test\r\n\r\n")
+                connection.settimeout(1)
+                with pytest.raises(TimeoutError):
+                    connection.recv(4096)
+                assert len(origin.seen) == 1
+                origin.release.set()
+                connection.settimeout(10)
+                wait_for(TWO, lambda: connection.recv(4096))
+    finally:
+        origin.release.set()
         origin.close()
 
 
@@ -354,7 +374,9 @@ def test_empty_bodies_over_http2_as_well(streams: Streams) -> None:
 
 LINK_BYTES_PER_S = 12_500_000
 LINK_DELAY_S = 0.02
-DOWNLOADED = 6_000_000
+DOWNLOADED = 4_000_000
+# A window of 64 KiB, HTTP/2's own, lets a seventh through on this line.
+SHARE = 0.5
 
 
 class Link:
@@ -426,11 +448,11 @@ def test_a_large_http2_download_over_a_long_line_is_not_starved(tmp_path: Path, 
     try:
         with gateway.tcp_port() as port:
             here = ["--cacert", str(gateway.authority.cert_path), "-x", f"http://127.0.0.1:{port}"]
-            direct, through = 0.0, 0.0
-            for _ in range(2):
-                direct = max(direct, fetched(*there, f"https://h2.test:{link.port}{target}"))
-                through = max(through, fetched(*here, f"https://h2.test{target}"))
-        assert through > 0.5 * direct, (through, direct)
+            shares = []
+            while len(shares) < 4 and max(shares, default=0) < SHARE:  # what else runs here may slow one of them down
+                direct = fetched(*there, f"https://h2.test:{link.port}{target}")
+                shares.append(fetched(*here, f"https://h2.test{target}") / direct)
+        assert max(shares) >= SHARE, shares
     finally:
         gateway.stop()
         link.close()
