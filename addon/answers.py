@@ -101,6 +101,14 @@ def upstream_failure(message: str, *, host: str, decision_id: str | None) -> Ans
     return _answer(502, headers, body)
 
 
+def busy(message: str) -> Answer:
+    """The answer when the run asks for more at once than it may: status 503. It passes, so the agent may ask again."""
+    sentence = f"The gateway of this run is busy: {message}. This is not policy: send the request again in a moment."
+    body = {"error": sentence, "message": sentence, "reason": "busy"}
+    headers = {"x-impyard-verdict": "deny", "x-impyard-reason": "busy", "cache-control": "no-store", "retry-after": "1"}
+    return _answer(503, headers, body)
+
+
 def too_large(*, decision_id: str | None) -> Answer:
     """The answer to an upload that grew over its rule's `max_body`: status 413."""
     sentence = f"{REFUSAL}: the request body is larger than its rule's max_body"

@@ -19,6 +19,7 @@ from impyard.addon.destination import (
     note_attempt,
     stamp,
 )
+from impyard.addon.dialing import why_ended
 
 proxytunnel.install()
 
@@ -80,7 +81,7 @@ class JudgedConnections(HttpLayer):
             yield from super().register_connection(command)
             return
         if attempt_of(connection) is Attempt.GIVEN_UP:
-            err = "no connection came up in time"
+            err = why_ended(carrier(connection), "no connection came up in time")
         destination, dialled = destination_of(connection), carrier(connection)
         if destination is not None and destination.proxy is not None:
             err = f"through the upstream proxy: {err}"

@@ -70,6 +70,8 @@ def encode_decision(
         "body_bytes": request.body_bytes,
         "prev": prev,
     }
+    if decision.times != 1:
+        fields["times"] = decision.times
     if decision.upstream is not None:
         fields["upstream"] = str(decision.upstream)
     if decision.led_by is not None:

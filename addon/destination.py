@@ -60,6 +60,7 @@ class Attempt(enum.Enum):
     GOING_ON = enum.auto()
     DONE = enum.auto()
     GIVEN_UP = enum.auto()
+    RETIRED = enum.auto()  # it is about to end: nothing more may be asked on it
 
 
 def attempt_of(connection: Connection) -> Attempt:
@@ -117,4 +118,5 @@ class GetJudgedConnection(GetHttpConnection):
             and not connection.error
             and self.destination is not None
             and destination_of(connection) == self.destination
+            and attempt_of(connection) is not Attempt.RETIRED
         )

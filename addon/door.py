@@ -21,12 +21,15 @@ from typing import Any, Literal, cast
 
 from mitmproxy import options as moptions
 from mitmproxy.connection import Client, Connection, ConnectionState, Server
-from mitmproxy.proxy import commands, events, mode_specs, server
+from mitmproxy.proxy import commands, events, mode_specs, server, server_hooks
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import modes
 
+from impyard.addon import answers
 from impyard.addon.backpressure import Gate, GatedReader, Gates
-from impyard.addon.destination import Attempt, attempt_of, note_attempt
+from impyard.addon.clocks import Owed
+from impyard.addon.destination import Attempt, attempt_of
+from impyard.addon.dialing import Dialer, NoRoom
 from impyard.addon.errors import ImpyardError
 from impyard.addon.limits import DEFAULTS, Limits
 
@@ -36,6 +39,7 @@ Handlers = Mapping[str, tuple[Callable[..., Any], ...]]
 
 # How long the connections of a client that is gone may take to end by themselves.
 CLEAR_UP_S = 5.0
+_LAST_WORDS_S = 1.0
 # A unix peer has no address, and the core formats one wherever it logs.
 NOWHERE = ("127.0.0.1", 0)
 
@@ -56,6 +60,8 @@ class DoorClient(Client):
 
     gates: Gates
     limits: Limits
+    owed: Owed
+    target: tuple[str, int]  # of its tunnel; no name before it has one
 
 
 class DoorConnection(server.ConnectionHandler):
@@ -69,6 +75,7 @@ class DoorConnection(server.ConnectionHandler):
         mode: mode_specs.ProxyMode,
         handlers: Handlers,
         limits: Limits,
+        dialer: Dialer,
     ) -> None:
         client = DoorClient(
             transport_protocol="tcp",
@@ -80,14 +87,19 @@ class DoorConnection(server.ConnectionHandler):
         )
         context = Context(client, options)
         super().__init__(context)
+        self._dialer = dialer
         # The core's five would make the sixth long stream of an HTTP/2 client wait; a client may open a hundred.
-        self.max_conns = collections.defaultdict(lambda: asyncio.Semaphore(100))
+        self.max_conns = cast(collections.defaultdict[tuple[str, int], asyncio.Semaphore], dialer)
         self.gates = client.gates = Gates(limits.waiting_bytes)
+        self.client: DoorClient = client
         self._limits = client.limits = limits
+        client.owed = Owed()
+        client.target = ("", 0)
         self._over = False
         self._reads: dict[asyncio.Task[Any] | None, Connection] = {}
         self._handlers = handlers
         self.layer = modes.HttpProxy(context)
+        self._writer = writer
         self.transports[client] = server.ConnectionIO(handler=None, reader=reader, writer=writer)
 
     async def handle_client(self) -> None:
@@ -112,26 +124,18 @@ class DoorConnection(server.ConnectionHandler):
             command.connection.error = "the client is gone"
             await self.server_event(events.OpenConnectionCompleted(command, command.connection.error))
             return
-        task = asyncio.current_task()
-        assert task is not None
-        timer = asyncio.get_running_loop().call_later(self._limits.establish_s, self._overdue, command.connection, task)
+        self._dialer.dialling(command.connection)
         try:
             await super().open_connection(command)
+        except NoRoom as exc:
+            self.transports.pop(command.connection, None)
+            command.connection.error = str(exc)
+            await self.server_event(events.OpenConnectionCompleted(command, command.connection.error))
         except asyncio.CancelledError:
             if attempt_of(command.connection) is not Attempt.GIVEN_UP:
                 raise
         finally:
-            timer.cancel()
-
-    def _overdue(self, connection: Connection, task: asyncio.Task[Any]) -> None:
-        """Give an attempt up that has had its time: whoever waits for it gets an error."""
-        if task.done() or attempt_of(connection) is not Attempt.GOING_ON:
-            return
-        if connection.timestamp_start is None:  # it still waits for its turn, and nobody would hear of its end
-            asyncio.get_running_loop().call_later(self._limits.establish_s, self._overdue, connection, task)
-            return
-        note_attempt(connection, Attempt.GIVEN_UP)
-        task.cancel("overdue")
+            self._dialer.forget()
 
     async def handle_connection(self, connection: Connection) -> None:
         """Read a connection to its end, no faster than the other side takes it."""
@@ -154,6 +158,10 @@ class DoorConnection(server.ConnectionHandler):
         The core waits for both sides, one reader at a time: two peers that send much at once would wait for each other.
         """
         from_box = self._reads.get(asyncio.current_task()) is self.client
+        if from_box and (own := self._writer) is not None:
+            # What we say to a box that does not listen: answers of our own, pongs. Answers of origins wait elsewhere.
+            while own.transport.get_write_buffer_size() > self._limits.waiting_bytes:
+                await own.drain()
         for connection, io in list(self.transports.items()):
             if (connection is self.client) is from_box or not isinstance(io.writer, asyncio.StreamWriter):
                 continue
@@ -164,6 +172,8 @@ class DoorConnection(server.ConnectionHandler):
                     io.handler.cancel(f"cannot send: {exc}")
 
     async def handle_hook(self, hook: commands.StartHook) -> None:
+        if isinstance(hook, server_hooks.ServerConnectedHook):
+            self._dialer.connected(hook.data.server)
         # Handlers guard themselves; whatever still escapes ends the connection instead of being logged and forgotten.
         try:
             for handler in self._handlers.get(hook.name, ()):
@@ -190,6 +200,11 @@ class DoorConnection(server.ConnectionHandler):
             # A layer has crashed in the middle of a message: what would follow is undefined.
             self.abort()
 
+    def say(self, last_words: bytes) -> None:
+        """Send that to a client that speaks no TLS, and end its connection."""
+        self._writer.write(last_words)
+        self._writer.close()
+
     def abort(self) -> None:
         """End the connection and all that hangs on it, now."""
         for io in list(self.transports.values()):
@@ -212,6 +227,9 @@ class Door:
 
     def __init__(self, options: moptions.Options, run: str, handlers: Handlers, limits: Limits = DEFAULTS) -> None:
         self._limits = limits
+        self.make_room: Callable[[], None] = lambda: None  # ends a connection to an origin that nobody uses
+        self._dialer = Dialer(limits, lambda: self.make_room())
+        self._turned_away = 0
         self._options = options
         self._mode = DoorMode(full_spec=f"door:{run}", data=run, custom_listen_host=None, custom_listen_port=None)
         self._handlers = handlers
@@ -237,7 +255,7 @@ class Door:
                     os.chown(path, uid, -1 if gid is None else gid)
         except OSError as exc:
             raise ImpyardError(f"cannot open the door in {str(directory)!r}: {exc.strerror or exc}") from exc
-        self._servers.append(await asyncio.start_unix_server(self._handle, sock=judge))
+        self._servers.append(await asyncio.start_unix_server(self._handle, sock=judge, backlog=self._limits.backlog))
         self._servers.append(await asyncio.start_unix_server(self._hold, sock=life))
 
     async def listen_tcp(self, host: str, port: int) -> int:
@@ -251,6 +269,14 @@ class Door:
         if connection := self._open.get(client.id):
             connection.abort()
 
+    def connections(self) -> list[DoorConnection]:
+        """Those that are open."""
+        return list(self._open.values())
+
+    def connection(self, client: Client) -> DoorConnection | None:
+        """The one of `client`, if it is still there."""
+        return self._open.get(client.id)
+
     def close(self) -> None:
         """Stop accepting, and end every connection."""
         for listener in self._servers:
@@ -262,14 +288,36 @@ class Door:
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= self._limits.connections:
-            writer.transport.abort()
+            await self._turn_away(reader, writer)
             return
-        connection = DoorConnection(reader, writer, self._options, self._mode, self._handlers, self._limits)
+        connection = DoorConnection(
+            reader, writer, self._options, self._mode, self._handlers, self._limits, self._dialer
+        )
         self._open[connection.client.id] = connection
         try:
             await connection.handle_client()
         finally:
             del self._open[connection.client.id]
+
+    async def _turn_away(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Say that there are too many, to as many at a time as may be told; the others just end."""
+        for handler in self._handlers.get("turned_away", ()):
+            handler()
+        if self._turned_away >= self._limits.turned_away:
+            writer.transport.abort()
+            return
+        self._turned_away += 1
+        try:
+            writer.write(answers.raw_http1(answers.busy("it holds too many connections open")))
+            writer.write_eof()
+            async with asyncio.timeout(_LAST_WORDS_S):
+                while await reader.read(4096):
+                    pass  # closed at once, the answer might be lost to what was not read
+        except (OSError, TimeoutError):
+            pass
+        finally:
+            self._turned_away -= 1
+            writer.transport.abort()
 
     async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._held) >= self._limits.connections:

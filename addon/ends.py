@@ -35,6 +35,7 @@ from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 
 from impyard.addon import answers
 from impyard.addon.answers import Answer
+from impyard.addon.clocks import owes
 from impyard.addon.destination import Refusal, RefusedHook
 from impyard.addon.frames import BoundedH2
 from impyard.addon.limits import Limits, limits_of
@@ -57,17 +58,50 @@ class JudgedHttp1Server(Http1Server):
     """The box's side of an HTTP/1 connection: what cannot be parsed is refused with a record."""
 
     _refusing = False
+    _received = 0
+    _unwanted = 0
+    _held = 0
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         yield from super()._handle_event(event)
-        if self.state in (self.done, self.passthrough) or len(self.buf) <= limits_of(self.conn).unparsed_bytes:
+        size = len(event.data) if isinstance(event, events.DataReceived) else 0
+        self._received += size
+        self._keep_time()
+        if self.state in (self.done, self.passthrough):
+            return
+        limits = limits_of(self.conn)
+        if self.response_done and not self.request_done:
+            self._unwanted += size
+            if self._unwanted > limits.drain_bytes:
+                self.state = self.done
+                yield commands.CloseConnection(self.conn)
+                return
+        if self.state == self.wait or len(self.buf) <= limits.unparsed_bytes:
             return
         self.state = self.done
         self.buf = type(self.buf)()
         yield commands.CloseConnection(self.conn)
         if self.request is not None:
-            message = "too much was sent ahead of its turn"
+            message = "the body does not come to an end"
             yield ReceiveHttp(RequestProtocolError(self.stream_id, message, ErrorCode.CLIENT_DISCONNECTED))
+
+    def _keep_time(self) -> None:
+        """Say what is owed now, and how many bytes of later requests wait for the one in progress."""
+        pending = len(self.buf)
+        if self.state == self.passthrough:
+            return  # what is inside keeps its own time
+        if self.state == self.read_headers:
+            # A first request that has not begun is owed since the connection is there.
+            what = "head" if pending else ("next" if self.stream_id > 1 else "first")
+        elif self.state == self.read_body:
+            what = "drain" if self.response_done else ("rest" if pending else "")
+        else:
+            what = ""
+        owes(self.conn, what, self._received - pending if what == "rest" else 0)
+        held = pending if self.state == self.wait else 0
+        if held != self._held and (gates := getattr(self.conn, "gates", None)) is not None:
+            gates.uploads.add(held - self._held)
+            self._held = held
 
     def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
         limits = limits_of(self.conn)
@@ -122,7 +156,8 @@ class JudgedHttp2Server(Http2Server):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.h2_conn = BoundedH2(self.h2_conf, limits_of(self.conn))
+        self.h2_conn: BoundedH2 = BoundedH2(self.h2_conf, limits_of(self.conn))
+        self._unwanted = 0
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         answer = error_answer(self.context, event) if isinstance(event, ResponseProtocolError) else None
@@ -134,6 +169,14 @@ class JudgedHttp2Server(Http2Server):
         else:
             yield from super()._handle_event(event)
         self._measure(event)
+        if isinstance(event, ResponseEndOfMessage) and self.is_closed(event.stream_id):
+            self.streams.pop(event.stream_id, None)  # the core keeps it until the connection ends
+        unfinished = self.h2_conn.unfinished
+        owes(
+            self.conn,
+            unfinished or ("" if self.streams else "next"),
+            self.h2_conn.frames if unfinished == "rest" else 0,
+        )
 
     def _measure(self, event: events.Event) -> None:
         """Have an origin read no further while the box does not take what it sent."""
@@ -155,6 +198,13 @@ class JudgedHttp2Server(Http2Server):
                 assert event.stream_id is not None
                 yield from self._refuse_stream(event.stream_id, dict(fields), *excess)
                 return False
+        if isinstance(event, h2.events.DataReceived) and not self.is_open_for_us(event.stream_id):
+            # Its request is answered already.
+            self._unwanted += event.flow_controlled_length
+            if self._unwanted > limits_of(self.conn).drain_bytes:
+                too_much = "more was sent of what is answered already than may be"
+                yield from self.protocol_error(too_much, h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+                return True
         if isinstance(event, h2.exceptions.DenialOfServiceError):
             yield from self.protocol_error(str(event), h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
             return True

@@ -33,16 +33,26 @@ class BoundedH2(BufferedH2Connection):
         self._limits = limits
         self._left = float(limits.control_frames)
         self._at = time.monotonic()
+        self.frames = 0  # received so far
         self.decoder.max_header_list_size = _UNPACKED * limits.head_bytes
+
+    def _unfinished(self) -> list[Frame]:
+        frames: list[Frame] = vars(self.incoming_buffer)["_headers_buffer"]
+        return frames
+
+    @property
+    def unfinished(self) -> str:
+        """What has begun and not ended: "head" for one in several frames, "rest" for a frame, or nothing."""
+        return "head" if self._unfinished() else ("rest" if vars(self.incoming_buffer)["_data"] else "")
 
     def receive_data(self, data: Buffer) -> Any:
         found = super().receive_data(data)
-        unfinished: list[Frame] = vars(self.incoming_buffer)["_headers_buffer"]
-        if unfinished and sum(len(vars(frame)["data"]) for frame in unfinished) > self._limits.head_bytes:
+        if sum(len(vars(frame)["data"]) for frame in self._unfinished()) > self._limits.head_bytes:
             raise h2.exceptions.DenialOfServiceError("a head does not come to an end")
         return found
 
     def _receive_frame(self, frame: Frame) -> list[h2.events.Event]:
+        self.frames += 1
         carries = isinstance(frame, HeadersFrame) or (isinstance(frame, DataFrame) and (frame.data or frame.flags))
         if not carries:
             self._spend()

@@ -21,6 +21,7 @@ from typing import Any
 from mitmproxy import http, options
 from mitmproxy.utils import asyncio_utils
 
+from impyard.addon.descriptors import fit
 from impyard.addon.door import Door, Handlers
 from impyard.addon.errors import ImpyardError, PolicyError
 from impyard.addon.hooks import JudgeAddon
@@ -28,6 +29,7 @@ from impyard.addon.limits import DEFAULTS, Limits
 from impyard.addon.log import DecisionLog, OutcomeLog
 from impyard.addon.policysource import PolicySource
 from impyard.addon.record import Record
+from impyard.addon.sweep import sweep
 from impyard.addon.tls import GatewayTls
 from impyard.certs.authority import Authority, inspect
 
@@ -98,6 +100,7 @@ class Gateway:
 
     def __init__(self, config: Config, on_event: Callable[[dict[str, Any]], None]) -> None:
         self.config = config
+        limits = fit(config.limits)
         self.authority: Authority = inspect(config.ca)
         self.policies = PolicySource(config.policies, config.root)
         policy = self.policies.current()
@@ -109,14 +112,16 @@ class Gateway:
             OutcomeLog(config.runs / "outcomes.jsonl", config.run),
             on_event,
         )
-        self.judge = JudgeAddon(self.policies, self.record, secret=config.secret)
+        self.judge = JudgeAddon(self.policies, self.record, secret=config.secret, limits=limits)
+        self._sweeping: asyncio.Task[None] | None = None
         self._tls = GatewayTls(self.authority)
-        self.door = Door(make_options(), config.run, self._handlers(), config.limits)
+        self.door = Door(make_options(), config.run, self._handlers(), limits)
         self.judge.drop = self.door.drop  # type: ignore[method-assign]  # the door comes after its judge
 
     def _handlers(self) -> Handlers:
         table = {name: (getattr(self.judge, name),) for name in JUDGE_HOOKS}
         table |= {name: (getattr(self._tls, name),) for name in TLS_HOOKS}
+        table["turned_away"] = (self.judge.turned_away.count,)
         return table
 
     async def open(self) -> None:
@@ -124,6 +129,18 @@ class Gateway:
         if self.config.door is None:
             raise ImpyardError("this gateway has no door to open")
         await self.door.listen_unix(self.config.door, uid=self.config.door_uid, gid=self.config.door_gid)
+        self.keep_time()
+
+    def keep_time(self) -> None:
+        """End from now on what takes too long."""
+        self._sweeping = asyncio.create_task(sweep(self.door, self.judge))
+
+    def close(self) -> None:
+        """Close the door; what ended by it writes its outcome in the loop's next turn."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        self.door.close()
+        self.judge.turned_away.flush()
 
 
 def make_options() -> options.Options:
@@ -145,7 +162,8 @@ def make_options() -> options.Options:
         opts.add_option(name, kind, value, "")
     for name in ("stream_large_bodies", "body_size_limit"):  # both undo what the judge decides about a body
         opts.add_option(name, str | None, None, "")
-    opts.update(rawtcp=False, http2=True, websocket=True)
+    # Time is kept in addon/sweep.py, where a connection's pings do not count as a request's progress.
+    opts.update(rawtcp=False, http2=True, websocket=True, tcp_timeout=7 * 24 * 3600)
     return opts
 
 
@@ -208,7 +226,7 @@ async def serve(descriptor: int) -> int:
         ready = {"event": "ready", "policy": gateway.policy_hash, "ca": gateway.authority.fingerprint}
         lifeline.tell({**ready, "pid": os.getpid()})
         await lifeline.ended()
-        gateway.door.close()
+        gateway.close()
         await asyncio.sleep(0)  # let the ended flows write their outcomes
         await lifeline.say_goodbye({"event": "closed", **gateway.record.totals()})
     return 0
@@ -226,13 +244,14 @@ async def serve_tcp(
         gateway = Gateway(config, on_event)
         try:
             taken = await gateway.door.listen_tcp(host, port)
+            gateway.keep_time()
         except OSError as exc:
             raise ImpyardError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
         on_ready(taken)
         try:
             await asyncio.Event().wait()
         finally:
-            gateway.door.close()
+            gateway.close()
 
 
 def _log_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

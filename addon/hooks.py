@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hmac
 import logging
+import time
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
@@ -22,10 +23,12 @@ from mitmproxy.proxy.layers import modes
 from mitmproxy.proxy.layers.http import HTTPMode, HttpStream
 
 from impyard.addon import answers, proxytunnel
+from impyard.addon.clocks import owes
 from impyard.addon.destination import Destination, Refusal, dialled_for
 from impyard.addon.errors import PolicyError
 from impyard.addon.failclosed import fail_closed
 from impyard.addon.judge import Decision, Verdict, denial, judge
+from impyard.addon.limits import DEFAULTS, Limits
 from impyard.addon.notes import Notes, notes_of, take_notes
 from impyard.addon.policy import Policy
 from impyard.addon.record import Record
@@ -33,6 +36,8 @@ from impyard.addon.redirects import Redirects
 from impyard.addon.request import CANARY_SUFFIX, Request, canonical_host
 from impyard.addon.routes import Routed, Router
 from impyard.addon.stream import BoundedClientTls, JudgedHttpLayer, RefusedLayer
+from impyard.addon.turnedaway import TurnedAway
+from impyard.addon.turns import Busy, Queue, Turns
 from impyard.addon.wire import is_event_stream, looks_like_http, request_from, strip_for_origin, to_response
 
 logger = logging.getLogger(__name__)
@@ -40,9 +45,11 @@ logger = logging.getLogger(__name__)
 # Bodies of unknown length, event streams, and what is longer than this are passed on as they come; the rest in one
 # piece: it is quicker.
 STREAM_OVER_BYTES = 64 * 1024
-# A tunnel in which the client says nothing for this long is closed and recorded: the protocol may be one in which the
-# server speaks first, and nothing but TLS and HTTP passes.
-SILENT_TUNNEL_S = 10.0
+# A head that waits for its turn weighs this part of what may wait in a connection: more of them, and it is not read on.
+_HEADS_WAITING = 64
+_ROOM = "impyard-room"  # on a flow that takes one of the places of those in progress
+_TOO_MANY_DECISIONS = "it asks for more decisions per second than it may"
+_TOO_MUCH_IN_PROGRESS = "too many of its requests are in progress"
 
 
 class Policies(Protocol):
@@ -55,7 +62,7 @@ class JudgeAddon:
     """The hooks of one door.
 
     policies: asked for each request. record: where decisions and outcomes go. secret: proves this gateway to its
-    runner in the answer to a canary.
+    runner in the answer to a canary. limits: how much the run may ask.
     """
 
     def __init__(
@@ -65,19 +72,24 @@ class JudgeAddon:
         *,
         router: Router | None = None,
         secret: bytes = b"",
+        limits: Limits = DEFAULTS,
     ) -> None:
         self.policies = policies
         self.record = record
         self.router = router or Router()
         self.secret = secret
+        self.limits = limits
+        self.turns = Turns(limits)
+        self.turned_away = TurnedAway(record)
+        record.wrote = self.turns.wrote
         self._undecided: dict[str, asyncio.TimerHandle] = {}
         self._redirects = Redirects()
-        self._begun: dict[str, dict[str | None, Notes]] = {}  # by client and decision: what was let go
+        self.begun: dict[str, dict[str | None, http.HTTPFlow]] = {}  # by client and decision: what was let go
 
     # -- connections and layers -------------------------------------------------------------------------------------
 
     @fail_closed
-    def next_layer(self, next_layer: layer.NextLayer) -> None:
+    def next_layer(self, next_layer: layer.NextLayer) -> Coroutine[Any, Any, None] | None:
         """Only TLS and HTTP come up; everything else is recorded and closed."""
         context = next_layer.context
         data = next_layer.data_client()
@@ -87,24 +99,30 @@ class JudgeAddon:
             self._decided(context.client)
             context.server.tls = True  # what comes out of this TLS is https
             next_layer.layer = BoundedClientTls(context)
-            return
+            return None
         if context.client.alpn == b"h2" and not at_the_door and not in_tunnel:
             plausible: bool | None = True
         else:
             plausible = looks_like_http(data)
         if plausible is None:
-            return  # not enough bytes to tell
+            if data:
+                owes(context.client, "head")
+            return None  # not enough bytes to tell
         self._decided(context.client)
         if plausible:
             mode = HTTPMode.regular if at_the_door else HTTPMode.transparent
             next_layer.layer = JudgedHttpLayer(context, mode)
-            return
+            return None
+        return self._not_http(next_layer)
+
+    async def _not_http(self, next_layer: layer.NextLayer) -> None:
+        context = next_layer.context
         host, port = context.server.address or ("", 0)
-        self.refused(Refusal(context.client, host, port, "not-http", "only HTTP and TLS may pass"))
+        await self._refuse(Refusal(context.client, host, port, "not-http", "only HTTP and TLS may pass"))
         next_layer.layer = RefusedLayer(context)
 
     @fail_closed
-    def http_connect(self, flow: http.HTTPFlow) -> None:
+    async def http_connect(self, flow: http.HTTPFlow) -> None:
         """A tunnel is granted to any well-formed target: the verdict is given on the requests inside.
 
         A refused CONNECT would hide its reason from most clients and make them try again.
@@ -121,15 +139,16 @@ class JudgeAddon:
             why = "malformed", str(exc)
         if why is not None:
             refusal = Refusal(flow.client_conn, flow.request.host, flow.request.port, *why, "CONNECT")
-            self.refused(refusal)
+            await self._refuse(refusal)
             if refusal.answer is not None:
                 flow.response = to_response(refusal.answer)
             else:
                 flow.kill()
             return
         flow.request.data.host = host
+        vars(flow.client_conn)["target"] = (host, flow.request.port)  # for what is refused before there is a request
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(SILENT_TUNNEL_S, self._silent, flow.client_conn, host, flow.request.port)
+        timer = loop.call_later(self.limits.tunnel_s, self._silent, flow.client_conn, host, flow.request.port)
         self._undecided[flow.client_conn.id] = timer
 
     def _decided(self, client: Client) -> None:
@@ -138,7 +157,7 @@ class JudgeAddon:
 
     def _silent(self, client: Client, host: str, port: int) -> None:
         self._undecided.pop(client.id, None)
-        self.refused(Refusal(client, host, port, "not-http", "nobody spoke; only HTTP and TLS may pass"))
+        self.record_refusal(Refusal(client, host, port, "not-http", "nobody spoke; only HTTP and TLS may pass"))
         self.drop(client)
 
     def drop(self, client: Client) -> None:
@@ -147,8 +166,14 @@ class JudgeAddon:
     @fail_closed
     def client_disconnected(self, client: Client) -> None:
         self._decided(client)
-        for notes in self._begun.pop(client.id, {}).values():
-            self.record.close(notes, None, "the client left")
+        self.give_up(client, "the client left")
+
+    def give_up(self, client: Client, why: str) -> None:
+        """Close the record of all that is in progress for a client."""
+        for flow in self.begun.pop(client.id, {}).values():
+            if (notes := notes_of(flow)) is not None:
+                self.record.close(notes, None, why)
+            self._leave(flow)
 
     @fail_closed
     def server_connect(self, data: server_hooks.ServerConnectionHookData) -> None:
@@ -161,8 +186,23 @@ class JudgeAddon:
         data.server.address = dialled[1]
 
     @fail_closed
-    def refused(self, refusal: Refusal) -> None:
+    async def refused(self, refusal: Refusal) -> None:
         """Record a refusal that has no flow, and make its answer."""
+        await self._refuse(refusal)
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        try:
+            if not self.turns.decision.take():
+                # Whoever is refused below the level of a flow ends or is alone with it: nothing more is read.
+                await self._turn(refusal.client, self.turns.decision, _TOO_MANY_DECISIONS, weight=1)
+        except Busy as exc:
+            self.turned_away.count()
+            refusal.answer = answers.busy(str(exc))
+            return
+        self.record_refusal(refusal)
+
+    def record_refusal(self, refusal: Refusal) -> None:
+        """The same at once, whoever's turn it is: for what time itself bounds."""
         decision = denial(refusal.reason, hint=refusal.hint)
         request = Request(
             method=refusal.method,
@@ -176,11 +216,38 @@ class JudgeAddon:
         decision, decision_id = self.record.decide(request, decision, "")
         refusal.answer = answers.denial(decision, decision_id, status=refusal.status if decision_id else 0)
 
+    async def _turn(self, client: Client, queue: Queue, why: str, *, weight: int = _HEADS_WAITING) -> None:
+        """Wait for a turn, while the client's connection is read no further than its limit. Raises Busy."""
+        gates, size = getattr(client, "gates", None), self.limits.waiting_bytes // weight + 1
+        if gates is not None:
+            gates.uploads.add(size)
+        try:
+            await queue.wait(client.id, why)
+        finally:
+            if gates is not None:
+                gates.uploads.add(-size)
+
     # -- requests ---------------------------------------------------------------------------------------------------
 
     @fail_closed
     def requestheaders(self, flow: http.HTTPFlow) -> Coroutine[Any, Any, None] | None:
         """The verdict, before any byte of the body moves."""
+        if self.turns.decision.take():
+            return self._decide(flow)
+        return self._decide_in_turn(flow)
+
+    async def _decide_in_turn(self, flow: http.HTTPFlow) -> None:
+        try:
+            await self._turn(flow.client_conn, self.turns.decision, _TOO_MANY_DECISIONS)
+        except Busy as exc:
+            self.turned_away.count()
+            take_notes(flow, Notes(denial("busy"), request_from(flow, None)))
+            self._answer(flow, answers.busy(str(exc)))
+            return
+        if (rest := self._decide(flow)) is not None:
+            await rest
+
+    def _decide(self, flow: http.HTTPFlow) -> Coroutine[Any, Any, None] | None:
         request = request_from(flow, self._body_bytes(flow))
         policy = self.policies.current()
         if flow.error is not None or (flow.request.is_http2 and request.body_bytes and not flow.request.stream):
@@ -192,10 +259,13 @@ class JudgeAddon:
         if decision.verdict is Verdict.DENY:
             self._conclude(flow, request, Routed(decision), version)
             return None
-        if routed := self.router.at_once(request, decision):
-            self._conclude(flow, request, routed, version)
-            return None
-        return self._look_up(flow, request, decision, version)
+        routed = self.router.at_once(request, decision)
+        if routed is None:
+            return self._look_up(flow, request, decision, version)
+        if routed.destination is not None and not self._enter(flow):
+            return self._make_room(flow, request, routed, version)
+        self._conclude(flow, request, routed, version)
+        return None
 
     @staticmethod
     def _body_bytes(flow: http.HTTPFlow) -> int | None:
@@ -209,16 +279,36 @@ class JudgeAddon:
         return size if size is not None and size >= 0 else None
 
     async def _look_up(self, flow: http.HTTPFlow, request: Request, decision: Decision, version: str) -> None:
-        self._conclude(flow, request, await self.router.look_up(request, decision), version)
+        await self._make_room(flow, request, await self.router.look_up(request, decision), version)
 
-    def _conclude(self, flow: http.HTTPFlow, request: Request, routed: Routed, version: str) -> None:
-        """Record the verdict, then apply it."""
+    async def _make_room(self, flow: http.HTTPFlow, request: Request, routed: Routed, version: str) -> None:
+        """Conclude once there is room for one more request in progress, which one that is let go needs."""
+        busy = False
+        try:
+            if routed.destination is not None and not self._enter(flow):
+                await self._turn(flow.client_conn, self.turns.room, _TOO_MUCH_IN_PROGRESS)
+                flow.metadata[_ROOM] = True
+        except Busy as exc:
+            routed, busy = Routed(routed.decision, failure=str(exc)), True
+        self._conclude(flow, request, routed, version, busy=busy)
+
+    def _enter(self, flow: http.HTTPFlow) -> bool:
+        """Take room for a request, if there is some now."""
+        if self.turns.room.take():
+            flow.metadata[_ROOM] = True
+        return _ROOM in flow.metadata
+
+    def _conclude(
+        self, flow: http.HTTPFlow, request: Request, routed: Routed, version: str, *, busy: bool = False
+    ) -> None:
+        """Record the verdict, then apply it. busy: allowed, but there is no room."""
         decision = routed.decision
         if decision.verdict is Verdict.DENY:
             decision = dataclasses.replace(decision, led_by=self._redirects.led_by(request.host))
         decision, decision_id = self.record.decide(request, decision, version)
         notes = take_notes(flow, Notes(decision, request, decision_id))
         if decision.verdict is Verdict.DENY:
+            self._leave(flow)
             self._answer(
                 flow,
                 answers.denial(
@@ -229,7 +319,8 @@ class JudgeAddon:
                 ),
             )
         elif routed.destination is None:  # allowed, yet there is nowhere to go
-            self._answer(flow, answers.upstream_failure(routed.failure, host=request.host, decision_id=decision_id))
+            answer = answers.upstream_failure(routed.failure, host=request.host, decision_id=decision_id)
+            self._answer(flow, answers.busy(routed.failure) if busy else answer)
             self._close(flow, notes, None, routed.failure)
         else:
             self._let_go(flow, notes, routed.destination)
@@ -237,7 +328,7 @@ class JudgeAddon:
     def _let_go(self, flow: http.HTTPFlow, notes: Notes, destination: Destination) -> None:
         request, notes.destination = notes.request, destination
         strip_for_origin(flow.request, request.host, request.port, request.scheme)
-        self._begun.setdefault(flow.client_conn.id, {})[notes.decision_id] = notes
+        self.begun.setdefault(flow.client_conn.id, {})[notes.decision_id] = flow
         flow.request.stream = request.body_bytes is None or request.body_bytes > STREAM_OVER_BYTES
 
     def _answer(self, flow: http.HTTPFlow, answer: answers.Answer) -> None:
@@ -303,8 +394,13 @@ class JudgeAddon:
 
     def _close(self, flow: http.HTTPFlow, notes: Notes, status: int | None, error: str | None) -> None:
         self.record.close(notes, status, error)
-        if begun := self._begun.get(flow.client_conn.id):
+        if begun := self.begun.get(flow.client_conn.id):
             begun.pop(notes.decision_id, None)
+        self._leave(flow)
+
+    def _leave(self, flow: http.HTTPFlow) -> None:
+        if flow.metadata.pop(_ROOM, False):
+            self.turns.leave()
 
     # -- failure ----------------------------------------------------------------------------------------------------
 
@@ -320,6 +416,7 @@ class JudgeAddon:
             data.error = "the judge failed"
 
     def _deny_flow_after_error(self, flow: http.HTTPFlow) -> None:
+        self._leave(flow)
         notes = notes_of(flow)
         if notes is not None or flow.response is not None:
             # A verdict was given already; what came after it failed.
@@ -341,4 +438,5 @@ class JudgeAddon:
 
 def _count_down(notes: Notes, chunk: bytes) -> bytes:
     notes.downloaded += len(chunk)
+    notes.touched = time.monotonic()
     return chunk

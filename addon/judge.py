@@ -28,6 +28,8 @@ REASONS: dict[str, str] = {
     "body-limit": "the body is larger than the `max_body` of the rule that would allow it",
     "malformed": "the request breaks the rules of HTTP in its method, target or host",
     "too-large": "the request has a longer URL, a larger head or more headers than any request may have",
+    "too-slow": "a request's head, or the TLS handshake before it, did not come to an end in time",
+    "busy": "the run asks for more at once than it may; passing: the request may be sent again",
     "policy-broken": "the policy is missing or has a fault; nothing is allowed until it is mended",
     "log-unwritable": "the decision could not be written down, so nothing may be forwarded",
     "judge-error": "the judge failed on the request; what cannot be judged is denied",
@@ -50,6 +52,8 @@ _HINTS: dict[str, str] = {
     "body-limit": "the policy allows only smaller bodies here",
     "malformed": "send a well-formed HTTP request",
     "too-large": "send a shorter URL, and fewer or shorter headers",
+    "too-slow": "send the whole head of a request at once",
+    "busy": "this run asks for more at once than it may; send fewer requests at a time",
     "policy-broken": "the policy has a fault that a person must mend; until then everything is denied",
     "judge-error": "the gateway could not judge this request, so it is denied",
     "loop": "the gateway's upstream proxy leads back to the gateway; a person must mend that",
@@ -92,7 +96,7 @@ class Decision:
     policy `at` is its first fault). nearest: for denials that a person may want to turn into a rule.
     hint: one sentence for the agent. upstream: where to connect instead of the host, or through which proxy.
     led_by: the id of the decision whose answer redirected to the host. max_body: bytes that the body may have; the
-    gateway counts them when the length is not declared.
+    gateway counts them when the length is not declared. times: how many refusals of a flood it stands for.
     """
 
     verdict: Verdict
@@ -104,6 +108,7 @@ class Decision:
     upstream: Route | None = None
     max_body: int | None = None
     led_by: str | None = None
+    times: int = 1
 
     @property
     def allowed(self) -> bool:

@@ -20,7 +20,30 @@ class Limits:
 
     # -- connections
     connections: int = 1024  # from the box; it has pids_limit processes of many descriptors each
-    establish_s: float = 30.0  # until one to an origin is up, with TLS and the tunnel of a proxy; or it is given up
+    backlog: int = 100  # that wait to be accepted
+    turned_away: int = 64  # those over `connections` that are given a moment to read why
+    origin_connections: int = 512
+    requests: int = 256  # allowed ones, from the verdict to the end of the answer
+    waiting: int = 1024  # for a decision or for room; one for each connection
+
+    # -- decisions: at once, and per second from then on
+    decisions: int = 1000  # what installing a large project asks for
+    decisions_per_s: int = 200
+    log_bytes: int = 8 * MIB
+    log_bytes_per_s: int = MIB  # a line is 0.7 KB commonly, 32 KiB at most: without this, 23 GB in an hour
+
+    # -- times
+    turn_s: float = 10.0
+    head_s: float = 30.0  # from its first byte to its last; also for the first byte of a connection
+    tunnel_s: float = 10.0  # a granted tunnel in which nobody speaks: the server may be the one who speaks first
+    handshake_s: float = 20.0
+    idle_s: float = 300.0  # between two requests of a connection
+    silent_s: float = 900.0  # a request or a WebSocket without a byte; pi waits 300 for a silent model
+    connect_s: float = 15.0  # to an origin; also how long to wait for one of `origin_connections`
+    establish_s: float = 15.0  # TLS with it, and the tunnel of a proxy
+    origin_idle_s: float = 60.0  # an origin's connection without a request; nginx keeps one for 75
+    drain_s: float = 30.0  # how long what is no longer wanted is still taken
+    sweep_s: float = 1.0  # how often the longer ones of these are looked at
 
     # -- heads
     url_bytes: int = 16 * KIB  # Apache takes 8 KiB, nginx 8, node 16 for the whole head
@@ -34,6 +57,7 @@ class Limits:
     control_frames_per_s: int = 100
 
     # -- how much waits in memory
+    drain_bytes: int = 64 * MIB  # of a body whose request is answered already
     waiting_bytes: int = MIB  # on one side of a connection, before its other side is read no further
     message_bytes: int = 16 * MIB  # of a WebSocket: the core puts one together before it passes it on
     message_fragments: int = 4096

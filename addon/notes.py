@@ -16,13 +16,14 @@ NOTES = "impyard"
 
 @dataclass(slots=True)
 class Notes:
-    """What the judge remembers of one flow: its verdict, where it may go, how much went through."""
+    """What the judge remembers of one flow: its verdict, where it may go, how much went through, and when last."""
 
     decision: Decision
     request: Request
     decision_id: str | None = None
     destination: Destination | None = None
     started: float = field(default_factory=time.monotonic)
+    touched: float = field(default_factory=time.monotonic)
     uploaded: int = 0
     downloaded: int = 0
     redirect: str | None = None  # the other host that the answer leads to

@@ -25,6 +25,7 @@ class Record:
         self._decisions = decisions
         self._outcomes = outcomes
         self._on_event = on_event
+        self.wrote: Callable[[int], None] = lambda size: None  # hears how much each decision adds to the log
         self._allowed = 0
         self._denied = 0
         self._upstream_errors = 0
@@ -37,7 +38,9 @@ class Record:
         What cannot be written is denied, and has no id.
         """
         try:
-            decision_id = self._decisions.write(decision, request, version).id
+            recorded = self._decisions.write(decision, request, version)
+            decision_id = recorded.id
+            self.wrote(len(recorded.line))
         except LogUnwritable as exc:
             self._on_event({"event": "log-unwritable", "error": exc.message})
             decision = dataclasses.replace(decision, verdict=Verdict.DENY, reason="log-unwritable", hint=UNRECORDED)
@@ -45,7 +48,7 @@ class Record:
         if decision.verdict is Verdict.ALLOW:
             self._allowed += 1
             return decision, decision_id
-        self._denied += 1
+        self._denied += decision.times
         if decision.reason != "canary":
             self._on_event(
                 {

@@ -39,8 +39,10 @@ from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
 
 from impyard.addon import answers
 from impyard.addon.answers import Answer
+from impyard.addon.clocks import owes
 from impyard.addon.connections import JudgedConnections, connection_to
 from impyard.addon.destination import carrier
+from impyard.addon.dialing import why_ended
 from impyard.addon.ends import JudgedHttp1Server, JudgedHttp2Server
 from impyard.addon.limits import limits_of
 from impyard.addon.notes import notes_of
@@ -89,6 +91,7 @@ class JudgedStream(HttpStream):
             return  # as a chunk it would end the body, and what follows would be the next request
         if isinstance(event, RequestData) and notes is not None:
             notes.uploaded += len(event.data)
+            notes.touched = time.monotonic()
             if notes.max_body is not None and notes.uploaded > notes.max_body:
                 self.flow.error = flow.Error(f"the body grew over max_body of {notes.max_body} bytes")
                 yield HttpErrorHook(self.flow)
@@ -181,11 +184,12 @@ class JudgedStream(HttpStream):
         if self._may_ask_again():
             yield from self._ask_again()
             return
-        self.flow.error = flow.Error(event.message)
+        message = why_ended(self.context.server, event.message)
+        self.flow.error = flow.Error(message)
         yield HttpErrorHook(self.flow)
         notes = notes_of(self.flow)
         answer = answers.upstream_failure(
-            event.message,
+            message,
             host=self.flow.request.host,
             decision_id=notes.decision_id if notes is not None else None,
         )
@@ -202,6 +206,7 @@ class JudgedStream(HttpStream):
             and self.client_state == self.state_done
             and self.server_state == self.state_wait_for_response_headers
             and self.flow.response is None
+            and not why_ended(self.context.server, "")  # not by us
         )
 
     def _ask_again(self) -> CommandGenerator[None]:
@@ -272,11 +277,14 @@ class BoundedClientTls(ClientTLSLayer):
     """TLS towards the box, whose hello must come to an end."""
 
     def receive_handshake_data(self, data: bytes) -> CommandGenerator[tuple[bool, str | None]]:
+        owes(self.context.client, "handshake")
         if not self.client_hello_parsed and len(self.recv_buffer) > limits_of(self.context.client).hello_bytes:
             self.recv_buffer.clear()
             yield commands.CloseConnection(self.context.client)
             return False, "the TLS hello is too long"
         result: tuple[bool, str | None] = yield from super().receive_handshake_data(data)
+        if result[0]:
+            owes(self.context.client, "first")
         return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import cast
 
 import wsproto.connection
@@ -30,6 +31,7 @@ class JudgedWebsocket(WebsocketLayer):
     def relay_messages(self, event: events.Event) -> CommandGenerator[None]:
         if isinstance(event, events.DataReceived):
             notes, size, from_box = self._notes, len(event.data), event.connection == self.context.client
+            notes.touched = time.monotonic()
             if from_box:
                 notes.uploaded += size
             else:

@@ -107,7 +107,7 @@ MISBEHAVIOUR: dict[str, tuple[bytes | None, str]] = {
     "half": (b"HTTP/1.1 200 OK\r\nx: y", "closed"),
     "endless": (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000, "its answer is not HTTP"),
     "early": (b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", "speaks before the host does"),
-    "hangs": (None, "no connection came up in time"),
+    "hangs": (None, "the tunnel through it did not come up within"),
 }
 
 

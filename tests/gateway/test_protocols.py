@@ -83,6 +83,15 @@ class Http2:
                     self._h2.receive_data(self._socket.recv(65536))
         return sent
 
+    def ping(self) -> None:
+        self._h2.ping(b"12345678")
+        self._flush()
+
+    @property
+    def socket(self) -> ssl.SSLSocket:
+        """What is below it."""
+        return self._socket
+
     def vanish(self) -> None:
         """Close without a word, as a killed process does."""
         raw = self._socket.detach()

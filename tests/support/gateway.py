@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import json
 import os
+import resource
 import secrets
 import socket
 import ssl
@@ -24,7 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class LiveGateway:
-    """`python -m impyard.addon` with a lifeline. The project's folder is `root`. limits: other than the defaults."""
+    """`python -m impyard.addon` with a lifeline. The project's folder is `root`. limits: other than the defaults.
+
+    descriptors: how many files it may open at most; 0 for as many as we.
+    """
 
     def __init__(
         self,
@@ -37,6 +42,7 @@ class LiveGateway:
         policies: list[Path] | None = None,
         env: dict[str, str] | None = None,
         limits: dict[str, float] | None = None,
+        descriptors: int = 0,
     ) -> None:
         self.root = root
         self.run = run
@@ -60,6 +66,9 @@ class LiveGateway:
                 pass_fds=[theirs.fileno()],
                 cwd=ROOT,
                 stderr=log,
+                preexec_fn=functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, (descriptors, descriptors))
+                if descriptors
+                else None,
                 env={
                     **os.environ,
                     "HTTPS_PROXY": "http://127.0.0.1:9",
@@ -130,8 +139,14 @@ class LiveGateway:
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(15)
-        connection.connect(f"/proc/self/fd/{self._door_fd()}/judge.sock")
-        return connection
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                connection.connect(f"/proc/self/fd/{self._door_fd()}/judge.sock")
+                return connection
+            except BlockingIOError:  # as many as may wait to be accepted do
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
 
     def _door_fd(self) -> int:
         if not hasattr(self, "_fd"):

@@ -146,6 +146,9 @@ class Origin:
             send(_chunk(b"data: one\n\n"))
             self.release.wait(10)
             send(_chunk(b"data: two\n\n") + b"0\r\n\r\n")
+        elif path.startswith("/pub/silent"):
+            self.release.wait(30)
+            return False
         elif path.startswith("/pub/big"):
             left = int(argument)
             send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % left)
