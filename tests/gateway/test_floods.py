@@ -31,13 +31,13 @@ QUICK = {
     "tunnel_s": 1.0,
     "handshake_s": 1.0,
     "idle_s": 1.0,
-    "silent_s": 2.0,
+    "silent_s": 4.0,
     "connect_s": 1.0,
     "establish_s": 1.0,
     "origin_idle_s": 1.0,
     "drain_s": 1.0,
     "drain_bytes": 1 << 20,
-    "turn_s": 1.5,
+    "turn_s": 1.0,
     "sweep_s": 0.1,
     "requests": 4,
 }
@@ -317,8 +317,8 @@ def test_a_silent_origin_is_given_up_and_the_box_hears_of_it(quick: Bed) -> None
         connection.sendall(b"GET /pub/silent HTTP/1.1\r\nHost: a.test\r\n\r\n")
         started = time.monotonic()
         reply = read_reply(connection)
-    assert 1.5 < time.monotonic() - started < 8
-    assert reply.status == 502 and "not a byte in 2 seconds" in reply.json()["error"]
+    assert 3 < time.monotonic() - started < 10
+    assert reply.status == 502 and "not a byte in 4 seconds" in reply.json()["error"]
     assert "not a byte" in str(quick.gateway.outcomes(count + 1)[count]["error"])
 
 
@@ -329,7 +329,7 @@ def test_an_idle_websocket_is_ended(quick: Bed) -> None:
     started = time.monotonic()
     while not client.closed and time.monotonic() - started < 10:
         client.read()
-    assert 1 < time.monotonic() - started < 8
+    assert 3 < time.monotonic() - started < 10
     assert "not a byte" in str(quick.gateway.outcomes(count + 1)[count]["error"])
 
 
@@ -382,7 +382,7 @@ def test_requests_in_progress_are_bounded_and_the_next_is_told_that_it_passes(qu
     assert time.monotonic() - started < QUICK["turn_s"] + 3
     assert len(quick.a.seen) == seen
     assert "in progress" in str(quick.gateway.outcomes(count + 1)[count]["error"])
-    threading.Timer(0.3, quick.a.release.set).start()
+    threading.Timer(0.2, quick.a.release.set).start()
     assert honest(quick, SAME_RUN_S).status == 200  # it waited for its turn
     for connection in held:
         connection.close()
