@@ -25,6 +25,7 @@ MAX_PATH = MAX_QUERY = 4 << 10
 MAX_VALUE = 1 << 10
 MAX_HEADERS = 64
 MAX_NAME = 128
+_MARGIN = 256  # is looked at behind each cut, so that a key that is cut there is still seen to be one
 _SMALL = 256  # what is left of each long field when the line as a whole is too long
 
 _encode = msgspec.json.Encoder().encode
@@ -47,7 +48,10 @@ def encode_decision(
     """
     nearest = decision.nearest
     path, query = _short(request.path, MAX_PATH), _short(request.query, MAX_QUERY)
-    clean = redact.is_clean([path, query, *[_short(value, MAX_VALUE) for _, value in request.headers[:MAX_HEADERS]]])
+    named = [_short(text, MAX_NAME) for text in (request.method, request.scheme, request.host, request.http)]
+    headers = request.headers[:MAX_HEADERS]
+    named += [_short(name, MAX_NAME) for name, _ in headers]
+    clean = redact.is_clean([path, query, *named, *[_short(value, MAX_VALUE) for _, value in headers]])
     fields: dict[str, Any] = {
         "ts": ts,
         "id": id,
@@ -59,13 +63,13 @@ def encode_decision(
         "at": decision.at and _cut(decision.at, MAX_VALUE),
         "nearest": nearest and {"at": _cut(nearest.at, MAX_VALUE), "failed": nearest.failed},
         "policy": policy_hash,
-        "method": _cut(request.method, MAX_NAME),
-        "scheme": _cut(request.scheme, MAX_NAME),
-        "host": _cut(request.host, MAX_NAME * 2),
+        "method": _named(request.method, clean),
+        "scheme": _named(request.scheme, clean),
+        "host": _cut(redact.host(_short(request.host, MAX_NAME * 2), clean=clean), MAX_NAME * 2, len(request.host)),
         "port": request.port,
-        "path": _cut(path if clean else redact.text(path), MAX_PATH, len(request.path)),
+        "path": _cut(redact.value(path, clean=clean), MAX_PATH, len(request.path)),
         "query": _cut(redact.query(query, clean=clean), MAX_QUERY, len(request.query)),
-        "http": _cut(request.http, MAX_NAME),
+        "http": _named(request.http, clean),
         "headers": _headers(request.headers, clean),
         "body_bytes": request.body_bytes,
         "prev": prev,
@@ -113,7 +117,7 @@ def encode_outcome(
         "bytes_up": up,
         "bytes_down": down,
         "ms": round(ms, 1),
-        "error": error and _cut(redact.text(error), MAX_VALUE),
+        "error": error and _cut(redact.value(error), MAX_VALUE),
     }
     if redirect is not None:
         fields["redirect"] = redirect
@@ -211,10 +215,10 @@ def _headers(headers: tuple[tuple[str, str], ...], clean: bool) -> dict[str, str
     """Headers by lower-case name, values of one name joined as HTTP joins them, redacted and cut."""
     found: dict[str, str] = {}
     for name, value in headers[:MAX_HEADERS]:
-        name = name.lower() if len(name) <= MAX_NAME else _cut(name.lower(), MAX_NAME)
+        name = name.lower() if clean and len(name) <= MAX_NAME else _named(name, clean).lower()
         if redact.is_secret(name):
             value = redact.REDACTED
-        elif not clean or len(value) > MAX_VALUE or "?" in value or "://" in value:
+        elif not clean or len(value) > MAX_VALUE or "=" in value or "//" in value or "%" in value:
             value = _cut(redact.value(_short(value, MAX_VALUE), clean=clean), MAX_VALUE, len(value))
         found[name] = f"{found[name]}, {value}" if name in found else value
     if len(headers) > MAX_HEADERS:
@@ -222,8 +226,13 @@ def _headers(headers: tuple[tuple[str, str], ...], clean: bool) -> dict[str, str
     return found
 
 
+def _named(text: str, clean: bool) -> str:
+    """A short field, such as a method or the name of a header."""
+    return _cut(text if clean else redact.text(_short(text, MAX_NAME)), MAX_NAME, len(text))
+
+
 def _short(text: str, size: int) -> str:
-    return text if len(text) <= size else text[:size]
+    return text if len(text) <= size else text[: size + _MARGIN]
 
 
 def _cut(text: str, size: int, whole: int | None = None) -> str:

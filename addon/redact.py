@@ -17,12 +17,14 @@ _ANYWHERE = re.compile(r"token|secret|passw|passphrase|signature|credential|cook
 _WORDS = frozenset({"auth", "jwt", "pass", "pwd", "sig", "session", "sid", "code", "verifier", "otp", "bearer", "hmac"})
 _SPLIT = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _FIELD = re.compile(r"[^&;]+")
-_USERINFO = re.compile(r"(?<=://)[^/?#@\s]*@")
+# A name and a password, or a token alone, before a host; behind "//" alone only what has a colon.
+_USERINFO = re.compile(r"(?<=://)[^/?#@\s]+@|(?<=//)[^/?#@:\s]*:[^/?#@\s]*@")
+_PAIR = re.compile(r"([^?&;#/=\s,<>\"']+)=([^?&;#/\s,<>\"']+)")
 _MAX_NAME = 64  # of a name that is remembered; names come from the box
 
 # Keys that are known by their look: model providers, GitHub, GitLab, Slack, AWS, Google, Stripe, JSON web tokens.
 _LOOKS = re2.compile(
-    r"\b(?:sk-[A-Za-z0-9_-]{16,}|gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
+    r"(?:\b|_)(?:sk-[A-Za-z0-9_-]{16,}|gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
     r"|xox[a-z]-[A-Za-z0-9-]{10,}|A[KS]IA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}"
     r"|[sr]k_live_[A-Za-z0-9]{16,}|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}[A-Za-z0-9._-]*)"
 )
@@ -45,11 +47,15 @@ def is_secret(name: str) -> bool:
 
 
 def value(value: str, *, clean: bool = False) -> str:
-    """The value of a header that is no secret as a whole. `clean`: `is_clean` was asked about it."""
-    if "://" in value or "?" in value:  # Referer, Location and the like carry whole addresses
-        value = _USERINFO.sub(REDACTED + "@", value)
-        before, mark, rest = value.partition("?")
-        value = before + mark + query(rest, clean=clean)
+    """The value of a header, or a path, that is no secret as a whole. `clean`: `is_clean` was asked about it.
+
+    What is an address, or holds some, loses user names with their passwords and the values of secret fields. Redacted
+    as a whole where those are percent-encoded.
+    """
+    if "=" in value or "//" in value or ("%" in value and _has_parts(_decoded(value))):
+        value = _without_parts(value)
+        if "%" in value and _without_parts(decoded := _decoded(value)) != decoded:
+            return REDACTED
     return value if clean else text(value)
 
 
@@ -58,17 +64,36 @@ def query(raw: str, *, clean: bool = False) -> str:
     return _FIELD.sub(lambda found: _field(found[0], clean), raw) if raw else raw
 
 
+def host(raw: str, *, clean: bool = False) -> str:
+    """A host, which in a malformed request may be more than that."""
+    before, at, after = raw.rpartition("@")
+    raw = f"{REDACTED}@{after}" if at and before else raw
+    return raw if clean else text(raw)
+
+
 def text(raw: str) -> str:
     """`raw` without what looks like a key; redacted as a whole where the key's characters are percent-encoded."""
     raw = _LOOKS.sub(REDACTED, _encodable(raw))
     return raw if is_clean((raw,)) else REDACTED
 
 
+def _has_parts(text: str) -> bool:
+    return "=" in text or "//" in text
+
+
+def _without_parts(address: str) -> str:
+    return _PAIR.sub(_pair, _USERINFO.sub(REDACTED + "@", address))
+
+
+def _pair(found: re.Match[str]) -> str:
+    return f"{found[1]}={REDACTED}" if is_secret(found[1]) else found[0]
+
+
 def _field(field: str, clean: bool) -> str:
-    name, equals, value = field.partition("=")
-    if value and is_secret(name):
+    name, equals, inner = field.partition("=")
+    if inner and is_secret(name):
         return name + equals + REDACTED
-    return field if clean else text(name) + equals + text(value)
+    return (name if clean else text(name)) + equals + value(inner, clean=clean)
 
 
 @lru_cache(maxsize=1024)
