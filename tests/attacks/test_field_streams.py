@@ -448,7 +448,7 @@ def test_a_large_http2_download_over_a_long_line_is_not_starved(tmp_path: Path, 
     try:
         with gateway.tcp_port() as port:
             here = ["--cacert", str(gateway.authority.cert_path), "-x", f"http://127.0.0.1:{port}"]
-            shares = []
+            shares: list[float] = []
             while len(shares) < 4 and max(shares, default=0) < SHARE:  # what else runs here may slow one of them down
                 direct = fetched(*there, f"https://h2.test:{link.port}{target}")
                 shares.append(fetched(*here, f"https://h2.test{target}") / direct)

@@ -69,12 +69,12 @@ class Service:
             def _body(self, headers: Mapping[str, str]) -> bytes:
                 if headers.get("transfer-encoding") != "chunked":
                     return self.rfile.read(int(headers.get("content-length", 0)))
-                body = b""
+                body = bytearray()
                 while size := int(self.rfile.readline(), 16):
                     body += self.rfile.read(size)
                     self.rfile.readline()
                 self.rfile.readline()
-                return body
+                return bytes(body)
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
