@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,8 @@ from impyard.addon.request import Request
 # Follows what a failed write left behind. No line with this end is JSON, not even one that lacked only its newline: its
 # request was denied, so it must not read as a decision.
 _TORN = b" (torn)\n"
+# Long for one write of one line to the page cache.
+_WRITE_LIMIT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,28 @@ class _AppendFile:
             os.close(fd)
             raise OSError("it is not a regular file")
         self._fd, self._identity = fd, (status.st_dev, status.st_ino)
+        self._torn = _is_torn(fd)
+
+
+def _is_torn(fd: int) -> bool:
+    """Whether the file ends in half a line: a gateway was killed in the middle of a write, or the machine went down.
+
+    Another gateway's write that is only under way looks the same for a moment.
+    """
+    try:
+        reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False  # it may be written, but not read
+    try:
+        before = -1
+        while (size := os.fstat(reader).st_size) and os.pread(reader, 1, size - 1) not in (b"\n", b""):
+            if size == before:
+                return True
+            before = size
+            time.sleep(_WRITE_LIMIT_S)
+        return False
+    finally:
+        os.close(reader)
 
 
 class DecisionLog:

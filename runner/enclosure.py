@@ -212,6 +212,10 @@ class Enclosure:
             # Each step has been tried: an ExitStack goes on after a failure. The last one is shown.
             self.trouble.append(str(exc))
 
+    def seal(self) -> None:
+        """Once the receipt is final: nothing of the run is left to be put in order by the next one."""
+        self.trouble += leftovers.close_folder(self.paths)
+
     # -- steps of open ------------------------------------------------------------------------------------------------
 
     def _first_receipt(self, runner: Mapping[str, str]) -> Receipt:
@@ -341,7 +345,6 @@ class Enclosure:
         )
         # Whether the authority is any good is the gateway's to say; to look at it here would cost a tenth of a second.
         certificate = (authority.default_dir() / authority.CERT_FILE).read_bytes()
-        paths.control.mkdir(mode=0o700)
         for file, data in (
             (paths.prompt, self.plan.prompt),
             (paths.control / "box.json", json.dumps(relay).encode()),
@@ -416,7 +419,7 @@ class Enclosure:
         if self.stage is not None:
             self.stage.close()
         else:
-            engine.remove(self.box.name)
+            engine.make_gone(self.box.name)
 
     def _close_gateway(self) -> None:
         self.closed = self.gateway.close()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import http.client
 import io
 import json
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -24,7 +26,12 @@ if TYPE_CHECKING:
     import requests
 
 RUN_LABEL = "impyard.run"
+# A call that the engine does not answer has failed; creating and starting a box takes seconds on a busy machine.
+ANSWER_LIMIT_S = 60
+# How long a box may take to be gone, an engine that restarts meanwhile included.
+GONE_LIMIT_S = 15.0
 START_HINT = "start Docker (`sudo systemctl start docker`), then see `impyard doctor`"
+ENGINE_HINT = "look at what the engine says (`journalctl -u docker`), then see `impyard doctor`"
 
 
 class EngineError(ImpyardError):
@@ -76,7 +83,7 @@ def client() -> docker.DockerClient:
     import docker
 
     with engine_errors("connect to the Docker engine"):
-        return docker.from_env()  # asks for the API version, so a dead engine shows here
+        return docker.from_env(timeout=ANSWER_LIMIT_S)  # asks for the API version, so a dead engine shows here
 
 
 @functools.cache
@@ -126,8 +133,21 @@ def start(container: str) -> None:
 def attach(container: str) -> Output:
     """Attach to a created container, before it starts, so that no output is lost. The caller closes the result."""
     with engine_errors(f"attach to the box {container[:12]}"):
-        raw = client().api.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1, "logs": 0})
+        params = {"stdout": 1, "stderr": 1, "stream": 1, "logs": 0}
+        _response, raw = _endless(f"{container}/attach", params, {"Connection": "Upgrade", "Upgrade": "tcp"})
     return Output(raw)
+
+
+def _endless(path: str, params: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> tuple[Any, Any]:
+    """Ask the engine for something of a container that comes in its own time: the response, and its socket, which has
+    no time limit any more. The response's head has one; docker-py's own calls of this kind have none at all."""
+    api: Any = client().api  # the stubs leave these calls untyped
+    url = f"{api.base_url}/v{api.api_version}/containers/{path}"
+    response = api.post(url, params=params, headers=headers, stream=True, timeout=ANSWER_LIMIT_S)
+    api._raise_for_status(response)
+    raw = api._get_raw_response_socket(response)
+    getattr(raw, "_sock", raw).settimeout(None)
+    return response, raw
 
 
 class Output:
@@ -139,7 +159,6 @@ class Output:
     def __init__(self, raw: Any) -> None:
         self._raw = raw
         self._socket: socket.socket = getattr(raw, "_sock", raw)
-        self._socket.settimeout(None)
 
     def chunks(self) -> Iterator[tuple[int, bytes]]:
         """Yield (1 for stdout or 2 for stderr, bytes) until the container ends or `close` is called.
@@ -172,11 +191,8 @@ class Output:
 def wait_removed(container: str) -> Waiter:
     """Register for the end of a created container. The engine has the request when this returns, so that even a
     container that ends and is removed at once is not missed."""
-    api = client().api
-    url = f"{api.base_url}/v{api.api_version}/containers/{container}/wait"
     with engine_errors(f"wait for the box {container[:12]}"):
-        response = api.post(url, params={"condition": "removed"}, stream=True, timeout=None)
-        response.raise_for_status()
+        response, _raw = _endless(f"{container}/wait", {"condition": "removed"})
     return Waiter(response)
 
 
@@ -233,6 +249,30 @@ def is_gone(container: str) -> bool:
     return False
 
 
+def make_gone(container: str) -> None:
+    """Remove a container, by id or name, and wait until the engine does not know it any more.
+
+    An engine that does not do it, or that is away, is asked again: it may be restarting. Raises EngineError when the
+    container is not certainly gone after GONE_LIMIT_S.
+    """
+    deadline = time.monotonic() + GONE_LIMIT_S
+    while True:
+        trouble = None
+        try:
+            remove(container)
+        except EngineError as exc:
+            trouble = exc
+        try:
+            if is_gone(container):
+                return
+        except EngineError as exc:
+            trouble = trouble or exc
+        if time.monotonic() > deadline:
+            name = container[:12] if len(container) == 64 else container
+            raise trouble or EngineError(f"the box {name} is still there", hint=f"docker rm --force {name}")
+        time.sleep(0.1)
+
+
 def ran_out_of_memory(container: str, *, since: int, until: int) -> bool:
     """Whether the kernel killed a process of this container for memory between two times (Unix seconds)."""
     filters = json.dumps({"container": [container], "event": ["oom"]})
@@ -275,7 +315,9 @@ def engine_errors(doing: str) -> Iterator[None]:
     except docker.errors.APIError as exc:
         missing = exc.response is not None and exc.response.status_code == 404
         reason = exc.explanation or str(exc)
-        raise EngineError(f"cannot {doing}: {reason}", hint=_hint(str(reason)), missing=missing) from exc
+        raise EngineError(
+            f"cannot {doing}: {reason}", hint=None if missing else _hint(str(reason)), missing=missing
+        ) from exc
     except (docker.errors.DockerException, requests.RequestException, OSError) as exc:
         reason = _root_cause(exc)
         raise EngineError(f"cannot {doing}: {reason}", hint=_hint(reason)) from exc
@@ -283,20 +325,27 @@ def engine_errors(doing: str) -> Iterator[None]:
 
 def _root_cause(exc: BaseException) -> str:
     """The operating system's own words out of the nest of exceptions that requests and urllib3 build."""
+    import docker.errors
+    import requests
+
     seen: BaseException | None = exc
     while seen is not None:
+        if isinstance(seen, requests.Timeout):
+            return f"no answer within {ANSWER_LIMIT_S} s"
+        if isinstance(seen, http.client.RemoteDisconnected):
+            return "the engine ended the connection without an answer"
+        if isinstance(seen, docker.errors.APIError):
+            return seen.explanation or str(seen)
         if isinstance(seen, OSError) and seen.strerror:
             return seen.strerror.lower()
         seen = seen.__cause__ or seen.__context__
     return str(exc)
 
 
-def _hint(reason: str) -> str | None:
+def _hint(reason: str) -> str:
     lowered = reason.lower()
     if "permission denied" in lowered:
         return "add yourself to the docker group (`sudo usermod -aG docker $USER`), then log in again"
     if "no such file" in lowered or "connection refused" in lowered:
         return START_HINT
-    if "timed out" in lowered:
-        return "the engine does not answer; look at `journalctl -u docker`"
-    return None
+    return ENGINE_HINT

@@ -6,10 +6,12 @@ any other process by its number, the time it started, and the process numbering 
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,16 @@ from impyard.runner.user import box_user, give_back
 
 # A box that outlives its ceiling by this much has lost its runner, whatever its labels say.
 GRACE_S = 60.0
+# The same for a run's folder, by its receipt: machines that share a folder may differ in their clocks.
+FOLDER_GRACE_S = 3600.0
+# A runner writes its receipt within moments; a folder without one is taken for a run that begins, this long.
+BEGINNING_S = 60.0
 
 
 def this_process() -> dict[str, str]:
     """What tells this process from all others: `pid`, `start` (clock ticks since boot) and `space`, the boot and the
     namespace that process numbers are counted in."""
-    return {"pid": str(os.getpid()), "start": _start_of(os.getpid()), "space": _space()}
+    return {"pid": str(os.getpid()), "start": _state_and_start(os.getpid())[1], "space": _space()}
 
 
 def lives(pid: str, start: str, space: str) -> bool | None:
@@ -40,8 +46,22 @@ def lives(pid: str, start: str, space: str) -> bool | None:
         pass  # somebody else's, so it is there
     except (OSError, ValueError, OverflowError):
         return False
-    found = _start_of(int(pid))
-    return not found or found == start
+    state, found = _state_and_start(int(pid))
+    return state not in ("Z", "X") and (not found or found == start)  # a zombie has ended, it was only not asked for
+
+
+def runner_lives(receipt: Mapping[str, Any]) -> bool | None:
+    """Whether the very process that wrote the receipt still runs; None when that cannot be known from here.
+
+    A run of another boot, or of another machine that shares the folder, is over when its ceiling has long passed.
+    """
+    alive = lives(*(str(receipt.get(f"runner_{name}", "")) for name in ("pid", "start", "space")))
+    if alive is None:
+        with suppress(TypeError, ValueError, OverflowError):
+            began = datetime.fromisoformat(str(receipt.get("started"))).timestamp()
+            if time.time() > began + float(receipt.get("ceiling_s", math.inf)) + FOLDER_GRACE_S:
+                return False
+    return alive
 
 
 def sweep(root: Path, on_note: Callable[[str], None]) -> None:
@@ -61,20 +81,32 @@ def sweep(root: Path, on_note: Callable[[str], None]) -> None:
 def sweep_folders(root: Path, on_note: Callable[[str], None]) -> None:
     """The part of `sweep` that needs no engine."""
     for paths in _with_remains(root):
+        if not os.path.lexists(paths.receipt):
+            _remove_half_made(paths, on_note)
+            continue
         with suppress(ImpyardError):
             receipt = read_receipt(paths.receipt)
-            alive = lives(*(str(receipt.get(f"runner_{name}", "")) for name in ("pid", "start", "space")))
-            if alive is False:
+            if runner_lives(receipt) is False:
                 _close_books(paths, receipt, on_note)
 
 
 def clean_folder(paths: RunPaths) -> list[str]:
-    """Remove what only a living run needs: sockets, control files, the home with the credential.
+    """Remove what only a living run needs: sockets, the home with the credential. Returns what could not be removed.
 
-    Returns what could not be removed.
+    The control files stay until the run's books are closed, see `close_folder`.
     """
+    return _remove(paths.home, paths.door)
+
+
+def close_folder(paths: RunPaths) -> list[str]:
+    """Remove the control files, whose folder is the mark of a run without its final receipt. Returns what could not be
+    removed."""
+    return _remove(paths.control)
+
+
+def _remove(*folders: Path) -> list[str]:
     left = []
-    for folder in (paths.home, paths.control, paths.door):
+    for folder in folders:
         try:
             if folder.is_symlink():
                 folder.unlink()
@@ -92,9 +124,15 @@ def _close_books(paths: RunPaths, receipt: dict[str, Any], on_note: Callable[[st
         with suppress(OSError):
             give_back(folder, user)
     left += _unmake(receipt.get("made"))
-    if receipt.get("exit_reason") == "running":
-        with suppress(OSError):
+    with suppress(OSError):
+        for draft in paths.folder.glob(f".{paths.receipt.name}.*"):
+            draft.unlink()
+    try:
+        if receipt.get("exit_reason") == "running":
             write_json(paths.receipt, {**receipt, "exit_reason": "runner-lost", "exit_status": 137, "made": []})
+        left += close_folder(paths)
+    except OSError as exc:
+        left.append(f"{paths.receipt}: {exc.strerror or exc}")
     on_note(f"cleaned up after run {paths.id}, whose runner was killed" + "".join(f"; {item}" for item in left))
 
 
@@ -105,6 +143,14 @@ def _unmake(records: Any) -> list[str]:
         with suppress(ValueError):
             made.append(checkout.from_record(record if isinstance(record, dict) else {}))
     return [f"{path} was changed" for path in checkout.unmake(made[::-1])]
+
+
+def _remove_half_made(paths: RunPaths, on_note: Callable[[str], None]) -> None:
+    """Its runner was killed before it could write a receipt, hence before there was a gateway or a box."""
+    with suppress(OSError):
+        if time.time() - paths.folder.stat().st_mtime > BEGINNING_S:
+            remove_tree(paths.folder)
+            on_note(f"removed the empty folder of run {paths.id}, whose runner was killed as it began")
 
 
 def _with_remains(root: Path) -> list[RunPaths]:
@@ -125,12 +171,14 @@ def _is_over(deadline: str) -> bool:
         return False
 
 
-def _start_of(pid: int) -> str:
-    """Field 22 of /proc/<pid>/stat (proc(5)), "" when it cannot be read. The name in field 2 may hold anything."""
+def _state_and_start(pid: int) -> tuple[str, str]:
+    """Fields 3 and 22 of /proc/<pid>/stat (proc(5)), "" for what cannot be read. The name in field 2 may hold
+    anything."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+        return fields[0], fields[19]
     except (OSError, IndexError):
-        return ""
+        return "", ""
 
 
 def _space() -> str:

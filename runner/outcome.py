@@ -85,6 +85,8 @@ def judge_ending(ending: Ending, outcome: Outcome) -> tuple[str, str | None]:
             f"the box is not as locked as it must be: {first.get('name')}: expected {first.get('expected')}, "
             f"found {first.get('found')}"
         )
+    if ending.status is None:
+        return "agent-error" if ending.probes else "refused", "the Docker engine went away"
     if ending.probes is None:
         return "refused", f"the box ended before its checks (status {ending.status}){words}"
     # A status is the box's own word: it counts only where the runner's clock, or the engine, says the same. That the
@@ -95,8 +97,6 @@ def judge_ending(ending: Ending, outcome: Outcome) -> tuple[str, str | None]:
         return "out-of-memory", None
     if ending.status == 0 and outcome.succeeded:
         return "finished", None
-    if ending.status is None:
-        return "agent-error", "the Docker engine went away"
     if outcome.error:
         return "agent-error", outcome.error
     if outcome.stop_reason is None:

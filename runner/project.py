@@ -294,6 +294,7 @@ def new_run(root: Path) -> RunPaths:
                 paths.folder.mkdir(mode=0o700)
             except FileExistsError:
                 continue
+            paths.control.mkdir(mode=0o700)  # there until the run's books are closed
             return paths
     except OSError as exc:
         raise ImpyardError(

@@ -143,6 +143,7 @@ def _end_folder(enclosure: Enclosure, *, keep: bool) -> None:
         "denied": closed.get("denied", 0),
     }
     receipt.write(enclosure.paths.receipt)
+    enclosure.seal()
 
 
 def _reports(enclosure: Enclosure, signals: Signals) -> Mapping[str, Sequence[Mapping[str, Any]]]:

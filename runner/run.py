@@ -194,6 +194,7 @@ class _Run:
         receipt.repositories = new_repositories(self.before, after)[:RECEIPT_FILES]
         try:
             receipt.write(enclosure.paths.receipt)
+            enclosure.seal()
         except OSError as exc:
             self._note(f"the receipt could not be written: {exc.strerror or exc}")
         if reason == "refused":

@@ -17,13 +17,11 @@ from typing import Any
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner import engine
-from impyard.runner.leftovers import lives
+from impyard.runner.leftovers import BEGINNING_S, runner_lives
 from impyard.runner.project import RUN_ID, RunPaths
 from impyard.runner.receipt import read_receipt
 
 LIST_HINT = "`impyard runs list` shows the runs"
-# A runner writes its receipt within moments; a folder without one is taken for a run that begins, this long.
-BEGINNING_S = 600.0
 # What is kept of a stop's patience for killing the box when its runner does not end it.
 KILL_TIME_S = 5.0
 
@@ -175,7 +173,7 @@ def _known(
         unreadable = isinstance(error.__cause__, OSError) and not is_missing
         beginning = is_missing and time.time() - paths.folder.stat().st_mtime < BEGINNING_S
         return Run(paths, receipt, error.message, boxes, beginning=beginning, doubt=doubt, unreadable=unreadable)
-    lives = _runner_lives(receipt)
+    lives = runner_lives(receipt)
     if lives is None:
         doubt = doubt or "its runner belongs to another boot or container of this machine"
     return Run(paths, receipt, "", boxes, runner=int(receipt["runner_pid"]) if lives else None, doubt=doubt)
@@ -185,11 +183,6 @@ def _has_ended(receipt: Mapping[str, Any]) -> bool:
     return bool(receipt.get("exit_reason", "running") != "running")
 
 
-def _runner_lives(receipt: Mapping[str, Any]) -> bool | None:
-    """Whether the very process that wrote the receipt still runs; None when that cannot be known from here."""
-    return lives(*(str(receipt.get(f"runner_{name}", "")) for name in ("pid", "start", "space")))
-
-
 def _end_runner(pid: int, receipt: Mapping[str, Any], deadline: float) -> bool:
     """Ask the runner to end, and wait. Whether it has, or belongs to another user and cannot be asked."""
     try:
@@ -197,7 +190,7 @@ def _end_runner(pid: int, receipt: Mapping[str, Any], deadline: float) -> bool:
     except OSError:
         return True
     try:
-        if not _runner_lives(receipt):  # the number went to another process before we held on to it
+        if not runner_lives(receipt):  # the number went to another process before we held on to it
             return True
         signal.pidfd_send_signal(handle, signal.SIGTERM)
         # Readable once the process has ended, also as a zombie (pidfd_open(2)).

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from impyard.addon.errors import ImpyardError
 from impyard.runner import engine
 from impyard.runner.text import size_text
 
@@ -35,7 +34,8 @@ MAX_STORED_BYTES = 2 * 1024**3
 LAST_WORDS_BYTES = 4096
 # After a polite SIGTERM the relay itself kills the agent within 5 s.
 POLITE_S = 7.0
-GONE_LIMIT_S = 15.0
+# An engine that says nothing of a box's end so long after it was told to kill it says nothing any more.
+END_LIMIT_S = 20.0
 # The relay asks the agent to end so long before the ceiling, of a short one only a part (box/pid1.py).
 ASKED_BEFORE_S, ASKED_BEFORE_PART = 2.0, 0.1
 
@@ -135,8 +135,11 @@ class Stage:
         with self._lock:
             if self._over_at is not None and reason != "interrupted":
                 return
+            is_first = self._ended_at is None
             self.ended_by = self.ended_by or reason
             self._ended_at = self._ended_at or time.monotonic()
+        if is_first:
+            self._after(END_LIMIT_S + (POLITE_S if politely else 0.0), self._give_up)
         if politely:
             engine.terminate(self.container)
             self._after(POLITE_S, lambda: engine.kill(self.container))
@@ -158,17 +161,12 @@ class Stage:
         """Make sure that the container is gone. Raises EngineError when it is not."""
         for timer in self._timers:
             timer.cancel()
-        engine.remove(self.container)
-        deadline = time.monotonic() + GONE_LIMIT_S
-        while not engine.is_gone(self.container):
-            if time.monotonic() > deadline:
-                raise ImpyardError(
-                    f"the box {self.container[:12]} is still there", hint=f"docker rm --force {self.container[:12]}"
-                )
-            time.sleep(0.1)
-        self._output.close()
-        if self._end.ident is None:  # never started: nobody waits
-            self._waiter.close()
+        try:
+            engine.make_gone(self.container)
+        finally:
+            self._output.close()
+            if self._end.ident is None:  # never started: nobody waits
+                self._waiter.close()
 
     def _after(self, delay_s: float, action: Callable[[], None]) -> None:
         timer = threading.Timer(min(delay_s, threading.TIMEOUT_MAX), action)
@@ -222,9 +220,20 @@ class Stage:
         except OSError as exc:
             self.storage_error = self.storage_error or f"cannot store the run's output: {exc.strerror}"
 
+    def _give_up(self) -> None:
+        """The engine hangs: the run ends without hearing from it. The box goes with its gateway, or at its deadline."""
+        with self._lock:
+            if self._over_at is not None:
+                return
+            self._over_at = time.monotonic()
+        self.ceiling_passed = self._over_at >= self._asked_at
+        self._items.put(Over(None))
+
     def _wait(self) -> None:
         status = self._waiter.result()
         with self._lock:
+            if self._over_at is not None:
+                return  # too late
             self._over_at = time.monotonic()
         self.ceiling_passed = self._over_at >= self._asked_at
         received, since = -1, time.monotonic()

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.engineproxy import engine_proxy
-from tests.support.project import Project, wait_until
+from tests.support.project import Project
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.box
 

@@ -8,7 +8,8 @@ import re
 import pytest
 
 from impyard.addon.decisions import verify
-from tests.support.project import Project, wait_until
+from tests.support.project import Project
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.box
 

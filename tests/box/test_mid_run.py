@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.origin import Origin
-from tests.support.project import Project, Result, wait_until
+from tests.support.project import Project, Result
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.box
 

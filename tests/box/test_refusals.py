@@ -17,7 +17,8 @@ import pytest
 
 from tests.support.boxes import MakeProject
 from tests.support.engineproxy import engine_proxy
-from tests.support.project import PLAIN_POLICY, Caller, Project, Result, containers_created, wait_until
+from tests.support.project import PLAIN_POLICY, Caller, Project, Result, containers_created
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.box
 

@@ -18,6 +18,8 @@ from typing import Any
 
 from impyard.runner import engine
 from tests.support.gateway import ROOT
+from tests.support.ownengine import OwnEngine
+from tests.support.waiting import wait_until
 
 PLAIN_POLICY = """\
 networkPolicies:
@@ -70,11 +72,20 @@ class Result:
 class Project:
     """A folder `root` with a policy, and a data folder of its own beside it. `env` is the environment of its commands.
 
-    `leftovers` says what of it still lives; `clean` ends that.
+    `leftovers` says what of it still lives; `clean` ends that. `own` is an engine of the tests' own for it.
     """
 
-    def __init__(self, base: Path, policy: str | None = PLAIN_POLICY, *, name: str = "project", caller: Caller) -> None:
+    def __init__(
+        self,
+        base: Path,
+        policy: str | None = PLAIN_POLICY,
+        *,
+        name: str = "project",
+        caller: Caller,
+        own: OwnEngine | None = None,
+    ) -> None:
         self.base = base
+        self.own_engine = own
         self.caller = caller
         self.root = base / name
         self.data = base / "data"
@@ -89,6 +100,7 @@ class Project:
             "HOME": str(caller.home),
             "PYTHONPATH": str(ROOT),
             "PYTHONDONTWRITEBYTECODE": "1",
+            **({"DOCKER_HOST": own.host} if own else {}),
         }
         self._processes: list[subprocess.Popen[bytes]] = []
         self.own(base)
@@ -213,6 +225,8 @@ class Project:
         return [path for path in self.runs.iterdir() if path.is_dir() and path.name[:2] == "20"]
 
     def boxes(self) -> list[engine.Container]:
+        if self.own_engine is not None:
+            return self.own_engine.boxes(f"impyard.project={self.root}")
         return [box for box in engine.boxes() if box.labels.get("impyard.project") == str(self.root)]
 
     def processes(self) -> dict[int, str]:
@@ -267,15 +281,10 @@ class Project:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for box in self.boxes():
-            engine.remove(box.id)
-
-
-def wait_until(what: Callable[[], object], limit_s: float = 60.0) -> None:
-    """Wait until `what` gives something true."""
-    deadline = time.monotonic() + limit_s
-    while not what():
-        assert time.monotonic() < deadline, f"nothing happened within {limit_s} s: {what}"
-        time.sleep(0.03)
+            if self.own_engine is not None:
+                self.own_engine.docker("rm", "-f", box.id)
+            else:
+                engine.remove(box.id)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import pytest
 
 from impyard.runner import leftovers
 from impyard.runner.project import RunPaths, new_run
@@ -19,9 +22,9 @@ def dead_process() -> dict[str, str]:
     return dict(json.loads(out))
 
 
-def make_run(root: Path, runner: dict[str, str], reason: str = "running") -> RunPaths:
+def make_run(root: Path, runner: dict[str, str], reason: str = "running", age_h: float = 0.5) -> RunPaths:
     paths = new_run(root)
-    for folder in (paths.home, paths.control, paths.door, paths.workspace):
+    for folder in (paths.home, paths.door, paths.workspace):
         folder.mkdir()
     (paths.home / "auth.json").write_text("secret")
     (paths.home / "link").symlink_to(root)
@@ -31,7 +34,7 @@ def make_run(root: Path, runner: dict[str, str], reason: str = "running") -> Run
         project=str(root),
         workspace=str(paths.workspace),
         model=None,
-        started="2026-11-29T12:00:00.000Z",
+        started=(datetime.now(UTC) - timedelta(hours=age_h)).isoformat(),
         impyard="0",
         runner_pid=int(runner["pid"]),
         runner_start=runner["start"],
@@ -49,6 +52,28 @@ def test_a_process_is_told_by_number_start_and_space() -> None:
     assert leftovers.lives(**{**me, "start": "1"}) is False
     assert leftovers.lives(**{**me, "space": "another machine"}) is None
     assert leftovers.lives("", "", me["space"]) is False
+
+
+@pytest.mark.attack("155")
+def test_a_process_that_nobody_has_asked_for_is_dead_all_the_same() -> None:
+    """A zombie keeps its number and the time of its start for as long as its parent likes."""
+    with subprocess.Popen(["sleep", "300"]) as process:
+        stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        facts = {"pid": str(process.pid), "start": stat[19], "space": leftovers.this_process()["space"]}
+        assert leftovers.lives(**facts) is True
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert leftovers.lives(**facts) is False
+
+
+@pytest.mark.attack("155")
+@pytest.mark.parametrize("other", ["start", "space"])
+def test_another_process_that_has_the_dead_runners_number_saves_nothing(tmp_path: Path, other: str) -> None:
+    """By the time of its start, or, after a reboot, by the run's ceiling, which has long passed."""
+    paths = make_run(tmp_path, {**leftovers.this_process(), other: "1"}, age_h=2)
+    leftovers.sweep_folders(tmp_path, lambda text: None)
+    assert not paths.home.exists()
+    assert read_receipt(paths.receipt)["exit_reason"] == "runner-lost"
 
 
 def test_what_a_dead_runner_left_is_taken_away_and_its_work_stays(tmp_path: Path) -> None:
@@ -81,6 +106,29 @@ def test_a_finished_run_keeps_its_reason_when_only_its_folders_were_left(tmp_pat
     leftovers.sweep_folders(tmp_path, lambda text: None)
     assert read_receipt(paths.receipt)["exit_reason"] == "ceiling"
     assert not paths.home.exists()
+
+
+@pytest.mark.attack("155")
+def test_a_runner_that_was_killed_before_its_receipt_leaves_nothing_for_long(tmp_path: Path) -> None:
+    notes: list[str] = []
+    paths, young = new_run(tmp_path), new_run(tmp_path)
+    os.utime(paths.folder, (0, 0))
+    leftovers.sweep_folders(tmp_path, notes.append)
+    assert [entry.name for entry in (tmp_path / "runs").iterdir()] == [young.id]
+    assert paths.id in notes[0] and len(notes) == 1
+
+
+@pytest.mark.attack("155")
+@pytest.mark.parametrize("reason", ["running", "finished"])
+def test_a_runner_that_was_killed_over_its_receipt_leaves_no_draft(tmp_path: Path, reason: str) -> None:
+    """At the very end: everything is taken down, and the final receipt is on its way."""
+    paths = make_run(tmp_path, dead_process(), reason=reason)
+    assert leftovers.clean_folder(paths) == []
+    draft = paths.folder / ".run.json.0123abcd"
+    draft.write_text("{")
+    leftovers.sweep_folders(tmp_path, lambda text: None)
+    assert sorted(entry.name for entry in paths.folder.iterdir()) == ["run.json", "workspace"]
+    assert read_receipt(paths.receipt)["exit_reason"] == {"running": "runner-lost"}.get(reason, reason)
 
 
 def test_cleaning_follows_no_link(tmp_path: Path) -> None:

@@ -147,6 +147,24 @@ def test_a_short_write_is_a_failure_that_cannot_be_taken_for_a_decision(
     assert [(fault.line, fault.what) for fault in faults] == [(2, "not a decision: torn or overwritten")]
 
 
+@pytest.mark.attack("130")
+@pytest.mark.parametrize(
+    "half", [b'{"ts":"2026-11-29T', b"\0" * 100], ids=["a killed gateway", "a machine that went down"]
+)
+def test_half_a_line_of_another_run_does_not_swallow_the_next(path: Path, half: bytes) -> None:
+    first = DecisionLog(path, "a")
+    first.write(DECISION, REQUEST, "")
+    first.close()
+    with path.open("ab") as file:
+        file.write(half)
+    second = DecisionLog(path, "b")
+    for _ in range(2):
+        second.write(DECISION, REQUEST, "")
+    receipts = {"a": (1, first.last_hash), "b": (2, second.last_hash)}
+    faults = verify(lines(path), receipts=receipts)
+    assert [(fault.line, fault.what) for fault in faults] == [(2, "not a decision: torn or overwritten")]
+
+
 def test_failing_writes_are_unwritable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")

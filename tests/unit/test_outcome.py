@@ -64,6 +64,7 @@ def test_what_the_runner_did_wins_over_what_the_box_says(reason: str) -> None:
         ({"status": 1}, "agent-error"),
         ({"status": 125}, "agent-error"),
         ({"status": None}, "agent-error"),
+        ({"status": None, "probes": None}, "refused"),
         ({"status": 125, "probes": None}, "refused"),
         ({"status": 0, "probes": None}, "refused"),
         ({"status": 0, "probes": [{"name": "x", "expected": "a", "found": "b", "ok": False}]}, "refused"),

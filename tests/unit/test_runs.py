@@ -378,10 +378,13 @@ def test_prune_keeps_a_run_of_which_it_cannot_know_whether_it_lives(project: Pat
 
 
 def test_prune_keeps_a_run_whose_runner_cannot_be_seen_from_here(project: Path, impyard: Command) -> None:
-    add_run(project, OLD, ended=False, runner={"pid": "77", "start": "1", "space": "another boot"})
+    elsewhere = {"pid": "77", "start": "1", "space": "another boot"}
+    young = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-aaaa"
+    add_run(project, young, ended=False, runner=elsewhere)
+    add_run(project, OLD, ended=False, runner=elsewhere)  # its ceiling has long passed, so that nothing of it can live
     result = impyard("runs", "prune", "--keep", "0", "--yes")
     assert "another boot" in result.err
-    assert runs.ids(project) == [OLD]
+    assert runs.ids(project) == [young]
 
 
 @pytest.mark.usefixtures("no_engine")
