@@ -19,7 +19,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner import checkout, engine
 from impyard.runner.project import RUN_ID, RunPaths
 from impyard.runner.receipt import read_receipt, write_json
-from impyard.runner.removal import remove_tree
+from impyard.runner.removal import empty_tree, remove_tree
 from impyard.runner.user import box_user, give_back
 
 # A box that outlives its ceiling by this much has lost its runner, whatever its labels say.
@@ -91,16 +91,24 @@ def sweep_folders(root: Path, on_note: Callable[[str], None]) -> None:
 
 
 def clean_folder(paths: RunPaths) -> list[str]:
-    """Remove what only a living run needs: sockets, the home with the credential. Returns what could not be removed.
+    """Remove what only a living run needs: sockets, control files, the home with the credential.
 
-    The control files stay until the run's books are closed, see `close_folder`.
+    The folder of the control files stays, empty, until the run's books are closed: see `close_folder`. Returns what
+    could not be removed.
     """
-    return _remove(paths.home, paths.door)
+    left = _remove(paths.home, paths.door)
+    try:
+        if paths.control.is_symlink():
+            paths.control.unlink()
+        elif paths.control.exists():
+            empty_tree(paths.control)
+    except OSError as exc:
+        left.append(f"{paths.control}: {exc.strerror or exc}")
+    return left
 
 
 def close_folder(paths: RunPaths) -> list[str]:
-    """Remove the control files, whose folder is the mark of a run without its final receipt. Returns what could not be
-    removed."""
+    """Remove the folder that marks a run without its final receipt. Returns what could not be removed."""
     return _remove(paths.control)
 
 

@@ -112,7 +112,7 @@ def left_behind(enclosure: Enclosure) -> Iterator[Claim]:
     boxes = [box.name for box in engine.boxes(paths.id)]
     yield Claim(GROUP, "boxes left", "none", ", ".join(boxes) or "none")
     yield Claim(GROUP, "gateway left", "none", "none" if _is_gone(enclosure.gateway.pid) else "still running")
-    left = [path for path in (paths.door, paths.control, paths.home) if os.path.lexists(path)]
+    left = [path for path in (paths.door, paths.home, *paths.control.glob("*")) if os.path.lexists(path)]
     yield Claim(GROUP, "sockets, credentials left", "none", _named(left, lambda _path: True))
     yield Claim(GROUP, "trouble while closing", "none", "; ".join(enclosure.trouble) or "none")
 

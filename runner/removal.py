@@ -21,12 +21,17 @@ def remove_tree(folder: Path) -> None:
     """
     parent = os.open(folder.parent, _OPEN_FOLDER)
     try:
-        top = _open(folder.name, parent)
-        try:
-            _empty(top)
-        finally:
-            os.close(top)
+        _empty_named(folder.name, parent)
         os.rmdir(folder.name, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def empty_tree(folder: Path) -> None:
+    """Remove all that is in `folder`, which stays. Raises OSError as `remove_tree` does."""
+    parent = os.open(folder.parent, _OPEN_FOLDER)
+    try:
+        _empty_named(folder.name, parent)
     finally:
         os.close(parent)
 
@@ -45,6 +50,14 @@ def tree_bytes(folder: Path) -> int:
         except OSError:
             continue
     return total
+
+
+def _empty_named(name: str, parent: int) -> None:
+    top = _open(name, parent)
+    try:
+        _empty(top)
+    finally:
+        os.close(top)
 
 
 def _empty(top: int) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.project import Project, wait_until
+from tests.support.project import Project
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.box
 

@@ -1,7 +1,7 @@
 """A Docker engine of the tests' own, which they may kill and restart: the machine's engine serves other people.
 
-It has its own data, state, socket, containerd and parent of control groups, and no bridge, so it touches no network
-and no rule of the machine's. Only root can start one.
+It has its own data, state, socket, containerd and parent of control groups, and a network namespace of its own: with
+`--bridge=none` alone it would take the bridge of the machine's engine away. Only root can start one.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ class OwnEngine:
         with (self.folder / "log").open("ab") as log:
             self._daemon = subprocess.Popen(
                 [
+                    *(
+                        "unshare",
+                        "--net",
+                        "--",
+                    ),  # becomes the daemon. Without it, it would remove the machine's docker0
                     "dockerd",
                     *("--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"),
                     *("--pidfile", f"{self.folder}/pid", "-H", self.host),
@@ -58,6 +63,7 @@ class OwnEngine:
                 start_new_session=True,
             )
         wait_until(self._answers, START_LIMIT_S)
+        assert os.stat(f"/proc/{self.pid}/ns/net").st_ino != os.stat("/proc/self/ns/net").st_ino
 
     def load(self, image: str) -> None:
         """Copy an image from the machine's engine, with its names."""
