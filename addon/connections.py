@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mitmproxy.connection import Connection, Server
 from mitmproxy.net.server_spec import ServerSpec
-from mitmproxy.proxy import commands
+from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers.http import GetHttpConnection, HttpLayer, RegisterHttpConnection
 
@@ -16,7 +16,9 @@ from impyard.addon.destination import (
     attempt_of,
     carrier,
     destination_of,
+    is_over,
     note_attempt,
+    note_over,
     stamp,
 )
 from impyard.addon.dialing import why_ended
@@ -35,7 +37,7 @@ def connection_to(
 ) -> CommandGenerator[tuple[Connection | None, str | None]]:
     """A connection for a destination, kept or new, or why there is none; asked for from inside of a layer.
 
-    fresh: a new one in any case.
+    fresh: one that served nobody yet.
     """
     proxy = destination.proxy
     via: ServerSpec | None = None
@@ -56,9 +58,21 @@ def connection_to(
 class JudgedConnections(HttpLayer):
     """The part of an HTTP layer that opens connections and hands them out."""
 
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        yield from super()._handle_event(event)
+        if isinstance(event, events.ConnectionClosed):
+            note_over(event.connection)
+
+    def _forget(self) -> None:
+        """Drop connections that have ended, of which the core would keep all until the client is gone."""
+        servers = [stream.context.server for stream in self.streams.values()]
+        used = {*servers, *map(carrier, servers), *self.waiting_for_establishment}
+        for connection in [each for each in self.connections if is_over(each) and each not in used]:
+            del self.connections[connection]
+
     def get_connection(self, event: GetHttpConnection, *, reuse: bool = True) -> CommandGenerator[None]:
-        fresh = isinstance(event, GetJudgedConnection) and event.fresh
-        for command in super().get_connection(event, reuse=reuse and not fresh):
+        self._forget()
+        for command in super().get_connection(event, reuse=reuse):
             if isinstance(command, commands.OpenConnection) and isinstance(event, GetJudgedConnection):
                 self._stamp(event, command.connection)
             yield command
@@ -85,6 +99,7 @@ class JudgedConnections(HttpLayer):
         destination, dialled = destination_of(connection), carrier(connection)
         if destination is not None and destination.proxy is not None:
             err = f"through the upstream proxy: {err}"
-        elif isinstance(dialled, Server) and dialled.timestamp_tcp_setup is None:
+        if isinstance(dialled, Server) and dialled.timestamp_tcp_setup is None:
+            note_over(dialled)
             err = Undialled(err)
         yield from super().register_connection(RegisterHttpConnection(connection, err))

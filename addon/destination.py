@@ -74,6 +74,16 @@ def note_attempt(connection: Connection, attempt: Attempt) -> None:
     vars(carrier(connection))["attempt"] = attempt
 
 
+def note_over(connection: Connection) -> None:
+    """Keep with a connection that nothing more will be heard of it."""
+    vars(connection)["over"] = True
+
+
+def is_over(connection: Connection) -> bool:
+    """Whether nothing more will be heard of a connection, or of the one that carries it."""
+    return bool(vars(carrier(connection)).get("over"))
+
+
 def carrier(connection: Connection) -> Connection:
     """The connection whose socket carries this one: itself, or the one to the proxy."""
     found = vars(connection).get("dialled")
@@ -108,7 +118,7 @@ class GetJudgedConnection(GetHttpConnection):
     """Asks for a connection to one destination: a new one, or one that was opened for an equal destination."""
 
     destination: Destination | None = None
-    fresh: bool = False  # a new one in any case
+    fresh: bool = False  # one that served nobody yet
     dial: tuple[str, int] | None = None  # which of the destination's addresses
 
     def connection_spec_matches(self, connection: Connection) -> bool:
@@ -119,4 +129,5 @@ class GetJudgedConnection(GetHttpConnection):
             and self.destination is not None
             and destination_of(connection) == self.destination
             and attempt_of(connection) is not Attempt.RETIRED
+            and not (self.fresh and vars(connection).get("served"))
         )

@@ -185,7 +185,7 @@ class Origin:
         elif path.startswith("/pub/redirect"):
             location = (argument or "https://b.test/x").encode()
             send(b"HTTP/1.1 302 Found\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n" % location)
-        elif path.startswith("/pub/last"):
+        elif path.startswith(("/pub/last", "/last")):
             send(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlast")
             return False
         else:
