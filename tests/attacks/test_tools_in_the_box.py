@@ -183,7 +183,7 @@ def test_an_environment_for_other_tools_does_not_reach_impyards_own_parts(
 ) -> None:
     """Python's HTTP libraries obey these before any argument; the runner asks the engine, the gateway origins."""
     project = make_project(POLICY.format(origin.port))
-    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
+    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
     env = dict.fromkeys(names, "/nowhere") | dict.fromkeys(
         ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:1"
     )
