@@ -35,6 +35,7 @@ _OVERRIDES = (
 _STRIPPED = frozenset(name.encode() for name in (*_HOP_BY_HOP, *_OVERRIDES))
 # Never removed because `Connection` names them: without them the request would mean something else.
 _KEPT = frozenset((b"host", b"content-length", b"transfer-encoding", b"content-type", b"authorization", b"cookie"))
+_FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32} [^\s]{1,65536} HTTP/[0-9]")
 _LONG_BEGINNING = 4096
@@ -155,8 +156,12 @@ def strip_for_origin(request: http.Request, host: str, port: int, scheme: str) -
 
 
 def _is_doomed(name: bytes, doomed: Collection[bytes]) -> bool:
-    """Whether a header is one of `doomed`, also where "_" stands for "-": behind CGI-like interfaces they are one."""
+    """Whether a header is one of `doomed`, also where "_" stands for "-": behind CGI-like interfaces they are one.
+
+    Nobody needs a second spelling of the headers that frame the body.
+    """
     name = name.lower()
-    return (
-        name in doomed or name.startswith(b"proxy-") or (b"_" in name and _is_doomed(name.replace(b"_", b"-"), doomed))
-    )
+    if name in doomed or name.startswith(b"proxy-"):
+        return True
+    plain = name.replace(b"_", b"-")
+    return plain != name and (plain in _FRAMING or _is_doomed(plain, doomed))

@@ -42,6 +42,7 @@ def plain(*lines: bytes, body: bytes = b"") -> bytes:
 @given(st.lists(streams(), min_size=1, max_size=24))
 @example([plain(b"Connection: x-a, close", b"X-A: 1")])
 @example([plain(b"Connection: a")])
+@example([plain(b"Content-Length: 3", b"Content_Length: 0", body=b"abc")])
 @example([plain(b"Proxy-Foo: a"), plain(b"X_Forwarded_Host: evil.test"), plain(b"proxy_authorization: a")])
 def test_in_a_tunnel_what_was_judged_is_what_arrives(bed: TapeBed, sent: list[bytes]) -> None:
     bed.send([(bed.tunnel, data) for data in sent])

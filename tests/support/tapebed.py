@@ -127,6 +127,13 @@ class TapeBed:
 
         An honest request must work afterwards, in the same process. Counts in `through` and `denied`.
         """
+        try:
+            self._check()
+        finally:
+            for origin in (self.a, self.two, self.plain):
+                origin.clear()
+
+    def _check(self) -> None:
         assert self.gateway.process.poll() is None, self.gateway.stderr_path.read_text()[-2000:]
         self._honest += 1
         path = f"/honest/{self._honest}"
@@ -135,18 +142,13 @@ class TapeBed:
         lines, outcomes = self._settled()
         origins = (self.a, self.two, self.plain)
         assert all(origin.settled() for origin in origins), "a connection to an origin stays open"
-        try:
-            arrived = [_of_tape(tape, "https" if origin is not self.plain else "http")
-                       for origin in (self.a, self.plain) for tape in list(origin.tapes)]  # fmt: skip
-            assert not [fault for origin in origins for fault in origin.faults]
-            seen = [(scheme, sni, got) for scheme, sni, gots in arrived for got in gots]
-            seen += [("https", None, _as_h1(each.headers, each.body)) for each in self.two.h2]
-            assert not any(each.trailers for each in self.two.h2), "trailers"
-            assert (f"{path}", "b.test") in {(got.target, got.all("host")[0]) for _, _, got in seen}
-            _match(lines, outcomes, seen)
-        finally:
-            for origin in origins:
-                origin.clear()
+        assert not [fault for origin in origins for fault in origin.faults]
+        seen = [("https", tape.sni, got) for tape in list(self.a.tapes) for got in _of_tape(tape)]
+        seen += [("http", None, got) for tape in list(self.plain.tapes) for got in _of_tape(tape)]
+        seen += [("https", None, _as_h1(each.headers, each.body)) for each in self.two.h2]
+        assert not any(each.trailers for each in self.two.h2), "trailers"
+        assert (path, "b.test") in {(got.target, got.all("host")[0]) for _, _, got in seen}
+        _match(lines, outcomes, seen)
         self.through += len(seen) - 1
         self.denied += sum(line["verdict"] == "deny" for line in lines)
 
@@ -186,7 +188,7 @@ def _drained(connection: socket.socket) -> bool:
         return True
 
 
-def _of_tape(tape: Tape, scheme: str) -> tuple[str, str | None, list[Got]]:
+def _of_tape(tape: Tape) -> list[Got]:
     data = bytes(tape.data)
     try:
         gots = strict_requests(data)
@@ -194,7 +196,7 @@ def _of_tape(tape: Tape, scheme: str) -> tuple[str, str | None, list[Got]]:
         raise AssertionError(f"{exc}\nin {data!r}") from exc
     counts = lenient_counts(data)
     assert counts == {len(gots)}, f"{len(gots)} requests, or {counts} for careless servers: {data!r}"
-    return scheme, tape.sni, gots
+    return gots
 
 
 def _as_h1(headers: list[tuple[str, str]], body: bytes) -> Got:
