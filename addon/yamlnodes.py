@@ -16,6 +16,8 @@ from impyard.addon.errors import Fault
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is about 10 times faster
 
+ADVISED_FAULTS = 50
+
 _TAG = "tag:yaml.org,2002:"
 _KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "true or false", "null": "an empty value"}
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -77,7 +79,7 @@ class Nodes:
             if key is None or (keys is None and key_node.tag != _TAG + "str"):
                 self.fault(key_node, f"a key of {what} must be text, not {kind(key_node)}")
             elif keys is not None and key not in keys:
-                self.fault(key_node, f'unknown key "{short(key)}" in {what}{_suggest(key, keys)}')
+                self.fault(key_node, f'unknown key "{short(key)}" in {what}{self._advice(key, keys)}')
             elif key in values:
                 self.fault(key_node, f'"{short(key)}" is given twice in {what}')
             else:
@@ -120,6 +122,10 @@ class Nodes:
         self.fault(node, f"{what} must be true or false, not {kind(node)}")
         return None
 
+    def _advice(self, key: str, keys: Sequence[str]) -> str:
+        # Looking for what was meant is slow, and nobody reads so many faults.
+        return _suggest(key, keys) if len(self.faults) < ADVISED_FAULTS else ""
+
     def _place(self, before: str, message: str) -> None:
         line = before.count("\n") + 1
         self.faults.append(Fault(self.file, line, len(before) - (before.rfind("\n") + 1) + 1, message))
@@ -140,9 +146,14 @@ def kind(node: Node) -> str:
 
 
 def short(text: str) -> str:
-    """`text` for a message: one line, at most 60 characters."""
-    line = " ".join(str(text).split())
-    return line if len(line) <= 60 else line[:57] + "..."
+    """`text` for a message: one line, at most 60 characters, and those that do not print as escapes."""
+    line = " ".join(str(text[:1000]).split())
+    line = line if len(line) <= 60 else line[:57] + "..."
+    return line if line.isprintable() else "".join(map(_printable, line))
+
+
+def _printable(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
 def nearest(word: str, words: Sequence[str]) -> str | None:

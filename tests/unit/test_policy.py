@@ -396,3 +396,10 @@ def test_the_examples_in_the_shipped_policy_load_when_uncommented(tmp_path: Path
     assert judge(git, policy).allowed
     secret = Request("GET", "https", "api.github.com", 443, "/Repos/o/SECRET-repo", host_header="api.github.com")
     assert not judge(secret, policy).allowed
+
+
+def test_a_message_about_a_policy_obeys_no_terminal() -> None:
+    """What the file holds is shown with escapes: a mark that turns the reading direction, half of a BOM."""
+    with pytest.raises(PolicyError) as caught:
+        read_policy([(Path("gateway.yaml"), "networkPolicies: \u202eabc\ufeff".encode())])
+    assert "\\u202eabc\\ufeff" in str(caught.value.faults[0].message)
