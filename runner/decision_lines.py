@@ -36,6 +36,12 @@ class Entry(msgspec.Struct, frozen=True):
     rule: str | None = None
     at: str | None = None
     nearest: Nearest | None = None
+    redirected_by: str | None = None
+
+    @property
+    def led(self) -> str:
+        """For a denial: which decision's answer sent the client there, if one did; else nothing."""
+        return f"redirected by {self.redirected_by}" if self.redirected_by else ""
 
     @property
     def url(self) -> str:

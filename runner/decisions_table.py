@@ -65,7 +65,8 @@ class Table:
         place = Text(shortened(visible(entry.url.removeprefix("https://")), PLACE_LIMIT))
         verdict = Text(visible(row.verdict), style=COLOURS.get(row.verdict, "yellow"))
         head = [Text(visible(entry.ts[11:19])), verdict, Text(visible(entry.method)), place]
-        reason, rule = Text(visible(entry.reason)), Text(visible(_rule(entry, named=wide)), style="dim")
+        deciding = " ".join(part for part in (_rule(entry, named=wide), entry.led) if part)
+        reason, rule = Text(visible(entry.reason)), Text(visible(deciding), style="dim")
         came = Text(f"-> {visible(row.outcome.text)}" if row.outcome else "", style="yellow" if row.failed else "dim")
         if wide:
             said = Text(" ").join(part for part in (rule, came) if part)

@@ -238,7 +238,7 @@ def plain_line(row: Row) -> str:
         entry.method,
         entry.url,
         entry.reason,
-        rule_text(entry),
+        " ".join(part for part in (rule_text(entry), entry.led) if part),
         entry.id,
         came or "-",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pty
@@ -412,6 +413,16 @@ def without_colours(text: str) -> list[str]:
     import re
 
     return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).replace("\r", "").splitlines()]
+
+
+@pytest.mark.attack("F45")
+@pytest.mark.parametrize("columns", [0, 80, 160])
+def test_a_denial_after_a_redirect_says_which_answer_led_there(project: Path, decisions: Command, columns: int) -> None:
+    led = dataclasses.replace(UNLISTED, led_by=f"{RUN}.1")
+    write(project, RUN, (ALLOW, request("GET", "api.test", "/download")), (led, request(path="/x")))
+    shown = "".join(without_colours(in_terminal(project, columns))) if columns else decisions().out
+    assert shown.count("redirected") == 1
+    assert columns or fields(shown.splitlines()[1])[5] == f"- redirected by {RUN}.1"
 
 
 @pytest.mark.parametrize("columns", [80, 160])
