@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import ResponseReceived
 
 from impyard.certs.throwaway import Pki
 from tests.support.gateway import LiveGateway, Reply, read_reply
-from tests.support.moody import MoodyOrigin
+from tests.support.moody import MoodyH2Origin, MoodyOrigin
 from tests.support.origin import Origin
 
 pytestmark = pytest.mark.gateway
@@ -102,6 +105,7 @@ class Bed:
     plain: Origin
     moody: MoodyOrigin
     idle: MoodyOrigin
+    public_pki: Pki
 
     def untouched(self) -> bool:
         return not any(origin.connections for origin in (self.public, self.internal, self.plain))
@@ -122,7 +126,7 @@ def module_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     gateway = LiveGateway(root, policy, env={"SSL_CERT_FILE": str(public_pki.ca_path)}, limits={"establish_s": 1.0})
     assert gateway.first.get("event") == "ready", (gateway.first, gateway.stderr_path.read_text())
     try:
-        yield Bed(gateway, public, internal, plain, moody, idle)
+        yield Bed(gateway, public, internal, plain, moody, idle, public_pki)
     finally:
         gateway.stop()
         silent.close()
@@ -247,6 +251,47 @@ def test_nothing_is_asked_again_for_ever(bed: Bed) -> None:
         assert [len(lines) for lines in bed.moody.connections] == [1]  # new, and so not closed for being idle
     finally:
         bed.moody.resets_at = 2
+
+
+@pytest.mark.attack("F18")
+@pytest.mark.parametrize(("method", "statuses"), [("GET", ["200"] * 5), ("POST", ["200"] + ["502"] * 4)])
+def test_an_origin_that_drops_a_shared_connection(bed: Bed, method: str, statuses: list[str]) -> None:
+    """Four requests are on it. Those that change nothing are asked once more, all on one new connection."""
+    origin = MoodyH2Origin(bed.public_pki.context("shared.test"), ends_at=5)
+    policy = bed.gateway.policy_path.read_text()
+    entry = f"  - host: shared.test\n    upstream: https://127.0.0.1:{origin.port}\n"
+    rule = "    policies: [{action: ALLOW, method: [GET, POST], path: /.*}]\n"
+    bed.gateway.policy_path.write_text(policy + entry + rule)
+    try:
+        with bed.gateway.tls("shared.test", alpn=("h2",)) as connection:
+            box = H2Connection(H2Configuration(client_side=True))
+            box.initiate_connection()
+            found = h2_ask(connection, box, method, ["/1"])
+            found += h2_ask(connection, box, method, ["/2", "/3", "/4", "/5"])
+    finally:
+        bed.gateway.policy_path.write_text(policy)
+        origin.close()
+    assert found == statuses
+    expected = [["/1", "/2", "/3", "/4", "/5"]] + ([["/2", "/3", "/4", "/5"]] if method == "GET" else [])
+    assert [sorted(paths) for paths in origin.connections] == expected
+    assert len(bed.gateway.decisions()) == 5
+
+
+def h2_ask(connection: socket.socket, box: H2Connection, method: str, paths: list[str]) -> list[str]:
+    """The statuses of requests made at once."""
+    statuses: dict[int, str] = {}
+    for path in paths:
+        number = box.get_next_available_stream_id()
+        fields = {":method": method, ":scheme": "https", ":authority": "shared.test", ":path": path}
+        box.send_headers(number, list(fields.items()), end_stream=True)
+        statuses[number] = ""
+    connection.sendall(box.data_to_send())
+    while not all(statuses.values()):
+        for event in box.receive_data(connection.recv(65536)):
+            if isinstance(event, ResponseReceived):
+                statuses[event.stream_id] = dict(event.headers)[b":status"].decode()
+        connection.sendall(box.data_to_send())
+    return list(statuses.values())
 
 
 @pytest.mark.attack("F17")

@@ -1,15 +1,21 @@
-"""An origin in clear HTTP/1.1 that ends its connections at the wrong moment. Remembers the requests of each."""
+"""Origins that end their connections at the wrong moment. They remember the requests of each."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import RequestReceived
+
 
 class MoodyOrigin:
-    """Closes a connection after `idle_s` without a request; resets it instead of answering request number `resets_at`.
+    """In clear HTTP/1.1. Closes a connection after `idle_s` without a request; resets it instead of answering request
+    number `resets_at`.
 
     connections: the request lines of each connection, in order.
     """
@@ -44,3 +50,49 @@ class MoodyOrigin:
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     return
                 client.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+
+class MoodyH2Origin:
+    """An origin in HTTP/2 that closes its first connection when `ends_at` requests have come, answering but the first.
+
+    connections: the paths asked for on each connection, in order.
+    """
+
+    def __init__(self, tls: ssl.SSLContext, *, ends_at: int) -> None:
+        self._tls = tls
+        self._tls.set_alpn_protocols(["h2"])
+        self.ends_at = ends_at
+        self.connections: list[list[str]] = []
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port: int = self._socket.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), self._tls.wrap_socket(client, server_side=True) as tls:
+            paths: list[str] = []
+            self.connections.append(paths)
+            first = len(self.connections) == 1
+            h2 = H2Connection(H2Configuration(client_side=False))
+            h2.initiate_connection()
+            tls.sendall(h2.data_to_send())
+            while data := tls.recv(65536):
+                for event in h2.receive_data(data):
+                    if not isinstance(event, RequestReceived):
+                        continue
+                    paths.append(dict(event.headers)[b":path"].decode())
+                    if first and len(paths) == self.ends_at:
+                        return
+                    if not first or len(paths) == 1:
+                        h2.send_headers(event.stream_id, [(":status", "200")], end_stream=True)
+                tls.sendall(h2.data_to_send())
