@@ -19,6 +19,7 @@ from impyard.box.attacks.client import Client
 from impyard.box.attacks.model import EVIL, OK, WS, Attempt, Seen, Tried
 from impyard.box.attacks.origin import CountingOrigin
 from impyard.certs.throwaway import Pki
+from tests.gateway.conftest import bed, module_bed  # noqa: F401 - fixtures
 from tests.support.boxes import (  # noqa: F401 - fixtures
     box_image,
     make_project,
@@ -29,6 +30,8 @@ from tests.support.boxes import (  # noqa: F401 - fixtures
     this_user,
 )
 from tests.support.gateway import LiveGateway
+from tests.support.shop import crates, module_shop, shop  # noqa: F401 - fixtures
+from tests.support.streams import module_streams, streams  # noqa: F401 - fixtures
 
 NAMES = (OK, WS, EVIL, "*.wild.test")
 # What a bare proxy waits for in silence need not be waited for: whatever gets out does so at once.

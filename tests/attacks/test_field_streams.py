@@ -1,82 +1,25 @@
-"""Answers that must pass as they come: events, WebSockets, empty bodies, large downloads.
-
-Field notes F15, F23, F25, F26.
-"""
+"""Answers that must pass as they come: events, and bodies that are empty. Field notes F15 and F26."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gzip
-import shutil
 import socket
 import ssl
-import subprocess
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import wsproto
-import wsproto.events
 
 from tests.attacks.conftest import Mitmdump
 from tests.gateway.test_protocols import Http2
-from tests.support.gateway import LiveGateway, read_head, read_reply
-from tests.support.h2origin import H2Origin
+from tests.support.gateway import read_head, read_reply
 from tests.support.origin import Origin, Pki, Seen
+from tests.support.streams import Streams
 
 pytestmark = pytest.mark.gateway
 
-POLICY = """\
-networkPolicies:
-  - host: a.test
-    upstream: https://127.0.0.1:{a}
-    upstream_ca: {ca}
-    policies:
-      - {{action: ALLOW, method: [GET, HEAD, POST], path: /pub/.*}}
-      - {{action: ALLOW, method: GET, path: /ws/.*, websocket: true}}
-      - {{action: ALLOW, method: GET, path: /far, websocket: true}}
-"""
-FAR = """\
-networkPolicies:
-  - host: h2.test
-    upstream: https://127.0.0.1:{port}
-    upstream_ca: {ca}
-    policies: [{{action: ALLOW, method: GET, path: /pub/.*}}]
-"""
-
-
-@dataclass
-class Streams:
-    """A gateway and one origin, whose answers each test writes itself."""
-
-    gateway: LiveGateway
-    a: Origin
-
-
-@pytest.fixture(scope="module")
-def module_streams(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[Streams]:
-    a = Origin(pki.context("a.test"))
-    gateway = LiveGateway(tmp_path_factory.mktemp("streams"), POLICY.format(a=a.port, ca=pki.ca_path))
-    assert gateway.first.get("event") == "ready", gateway.stderr_path.read_text()
-    yield Streams(gateway, a)
-    gateway.stop()
-    a.close()
-
-
-@pytest.fixture
-def streams(module_streams: Streams) -> Streams:
-    module_streams.a.clear()
-    for name in ("decisions.jsonl", "outcomes.jsonl"):
-        (module_streams.gateway.runs / name).write_text("")
-    return module_streams
-
-
-# -- events (F15) ---------------------------------------------------------------------------------------------------
+# -- events (F15) -----------------------------------------------------------------------------------------------------
 
 ONE, TWO = b'data: {"n": 1}\n\n', b'data: {"n": 2}\n\n'
 
@@ -153,34 +96,6 @@ def test_an_event_arrives_at_an_http2_client_before_the_next_is_sent(streams: St
     client.close()
 
 
-@pytest.fixture(scope="module")
-def node() -> str:
-    found = shutil.which("node")
-    if found is None:
-        pytest.skip("node is not installed")
-    return found
-
-
-@pytest.mark.attack("F15", "F25")
-def test_events_and_downloads_pass_between_two_http2_ends(tmp_path: Path, pki: Pki, node: str) -> None:
-    pki.context("h2.test")
-    origin = H2Origin(node, pki.ca_path.with_name("h2.test.pem"))
-    gateway = LiveGateway(tmp_path, FAR.format(port=origin.port, ca=pki.ca_path))
-    try:
-        client = Http2(gateway, "h2.test")
-        events = client.send("/pub/trickle", authority="h2.test")
-        client.wait_for_data(events, b"data: one\n\n")
-        big = client.send("/pub/big?n=3000000", authority="h2.test")
-        client.wait(big)
-        assert client.answers[big] == (200, b"x" * 3_000_000)
-        client.wait(client.send("/pub/release", authority="h2.test"), events)
-        assert client.answers[events] == (200, b"data: one\n\ndata: two\n\n")
-        client.close()
-    finally:
-        gateway.stop()
-        origin.close()
-
-
 @pytest.mark.attack("F15", "F23", "F25", "F26", control=True)
 def test_control_a_proxy_that_buffers_shows_nothing_until_the_end(tmp_path: Path, pki: Pki) -> None:
     origin = Origin(pki.context("a.test"))
@@ -204,127 +119,7 @@ def test_control_a_proxy_that_buffers_shows_nothing_until_the_end(tmp_path: Path
         origin.close()
 
 
-# -- WebSockets (F23) -----------------------------------------------------------------------------------------------
-
-
-class Talk:
-    """A WebSocket through the door, event by event."""
-
-    def __init__(self, gateway: LiveGateway, target: str) -> None:
-        self._socket = gateway.tls("a.test")
-        self._ws = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
-        self._events: deque[wsproto.events.Event] = deque()
-        self._socket.sendall(self._ws.send(wsproto.events.Request(host="a.test", target=target)))
-
-    def say(self, event: wsproto.events.Event) -> None:
-        self._socket.sendall(self._ws.send(event))
-
-    def hear(self) -> wsproto.events.Event:
-        while not self._events:
-            try:
-                data = self._socket.recv(1 << 16)
-            except OSError:
-                data = b""
-            self._ws.receive_data(data or None)
-            self._events.extend(self._ws.events())
-        return self._events.popleft()
-
-    def message(self) -> bytes:
-        whole = b""
-        while True:
-            event = self.hear()
-            assert isinstance(event, wsproto.events.BytesMessage), event
-            whole += event.data
-            if event.message_finished:
-                return whole
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-def far_end(react: Callable[[wsproto.WSConnection, wsproto.events.Event], bytes | None]) -> Callable[..., None]:
-    """An origin's WebSocket: `react` gives the bytes for each event, None to hang up without a word."""
-
-    def answer(connection: socket.socket, seen: Seen) -> None:
-        ws = wsproto.WSConnection(wsproto.ConnectionType.SERVER)
-        ws.receive_data(seen.head)
-        while True:
-            for event in ws.events():
-                asked = isinstance(event, wsproto.events.Request)
-                data = ws.send(wsproto.events.AcceptConnection()) if asked else react(ws, event)
-                if data is None:
-                    return
-                connection.sendall(data)
-            ws.receive_data(connection.recv(1 << 16) or None)
-
-    return answer
-
-
-def echo(ws: wsproto.WSConnection, event: wsproto.events.Event) -> bytes | None:
-    match event:
-        case wsproto.events.BytesMessage(data=data, message_finished=finished):
-            return ws.send(wsproto.events.BytesMessage(bytes(data), message_finished=finished))
-        case wsproto.events.Ping():
-            return ws.send(event.response())
-        case wsproto.events.CloseConnection():
-            return ws.send(event.response()) if event.code != 1006 else None
-    return b""
-
-
-@pytest.mark.attack("F23")
-def test_a_websocket_carries_large_messages_and_pings_both_ways(streams: Streams) -> None:
-    streams.a.answers["/ws/echo"] = far_end(echo)
-    talk = Talk(streams.gateway, "/ws/echo")
-    assert isinstance(talk.hear(), wsproto.events.AcceptConnection)
-    block = bytes(range(256)) * (2 << 12)
-    for _ in range(3):
-        talk.say(wsproto.events.BytesMessage(block))
-        assert talk.message() == block
-    talk.say(wsproto.events.Ping(b"are you there"))
-    pong = talk.hear()
-    assert isinstance(pong, wsproto.events.Pong) and pong.payload == b"are you there"
-    talk.say(wsproto.events.CloseConnection(1000))
-    talk.hear()
-    talk.close()
-    outcome = streams.gateway.outcomes(1)[0]
-    assert (outcome["status"], outcome["error"]) == (101, None)
-    assert min(outcome["bytes_up"], outcome["bytes_down"]) > 3 * len(block)
-    assert [line["verdict"] for line in streams.gateway.decisions()] == ["allow"]
-
-
-@pytest.mark.attack("F23")
-@pytest.mark.parametrize("code", [1000, 1009, 1011, 4000, 1006])
-def test_the_code_that_a_websocket_was_closed_with_arrives(streams: Streams, code: int) -> None:
-    """1006 is no code that is sent, but a connection that ends without one."""
-
-    def hang_up(ws: wsproto.WSConnection, event: wsproto.events.Event) -> bytes | None:
-        if isinstance(event, wsproto.events.BytesMessage):
-            return ws.send(wsproto.events.CloseConnection(code, "as told")) if code != 1006 else None
-        return b""
-
-    streams.a.answers["/ws/close"] = far_end(hang_up)
-    talk = Talk(streams.gateway, "/ws/close")
-    assert isinstance(talk.hear(), wsproto.events.AcceptConnection)
-    talk.say(wsproto.events.BytesMessage(b"close, please"))
-    event = talk.hear()
-    assert isinstance(event, wsproto.events.CloseConnection) and event.code == code
-    talk.close()
-    assert len(streams.gateway.outcomes(1)) == 1
-    assert streams.gateway.get("https://a.test/pub/after").status == 200
-
-
-@pytest.mark.attack("F23")
-def test_a_denied_websocket_is_answered_before_its_upgrade(streams: Streams) -> None:
-    for target in ("/pub/x", "/denied"):
-        talk = Talk(streams.gateway, target)
-        event = talk.hear()
-        assert isinstance(event, wsproto.events.RejectConnection) and event.status_code == 403
-        talk.close()
-    assert [line["reason"] for line in streams.gateway.decisions()] == ["websocket", "no-rule"]
-    assert streams.a.connections == 0
-
-
-# -- empty bodies (F26) ---------------------------------------------------------------------------------------------
+# -- empty bodies (F26) -----------------------------------------------------------------------------------------------
 
 EMPTY = (
     ("GET", "/pub/204", b"HTTP/1.1 204 No Content\r\n\r\n"),
@@ -368,92 +163,3 @@ def test_empty_bodies_over_http2_as_well(streams: Streams) -> None:
     client.wait(*numbers)
     assert [client.answers[number] for number in numbers] == [(int(raw.split()[1]), b"") for _, _, raw in EMPTY]
     client.close()
-
-
-# -- large downloads (F25) ------------------------------------------------------------------------------------------
-
-LINK_BYTES_PER_S = 12_500_000
-LINK_DELAY_S = 0.02
-DOWNLOADED = 4_000_000
-# A window of 64 KiB, HTTP/2's own, lets a seventh through on this line.
-SHARE = 0.5
-
-
-class Link:
-    """A TCP relay to a port, with the delay and the width of a long line: what a small HTTP/2 window would starve."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
-                for ends in ((near, far), (far, near)):
-                    threading.Thread(target=self._carry, args=ends, daemon=True).start()
-
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
-        under_way: deque[tuple[float, bytes]] = deque()
-        some = threading.Semaphore(0)
-
-        def deliver() -> None:
-            with contextlib.suppress(OSError):
-                while some.acquire():
-                    at, data = under_way.popleft()
-                    time.sleep(max(0.0, at - time.monotonic()))
-                    if not data:
-                        sink.shutdown(socket.SHUT_WR)
-                        return
-                    sink.sendall(data)
-
-        threading.Thread(target=deliver, daemon=True).start()
-        free = 0.0
-        data = b"x"
-        while data:
-            try:
-                data = source.recv(1 << 16)
-            except OSError:
-                data = b""
-            free = max(free, time.monotonic()) + len(data) / LINK_BYTES_PER_S
-            under_way.append((free + LINK_DELAY_S, data))
-            some.release()
-            time.sleep(max(0.0, free - time.monotonic()))
-
-    def close(self) -> None:
-        self._listener.close()
-
-
-def fetched(*words: str) -> float:
-    """How fast curl downloads by HTTP/2, in bytes per second."""
-    show = ["-o", "/dev/null", "-w", "%{http_version} %{size_download} %{speed_download}"]
-    done = subprocess.run(["curl", "-sS", "-m", "60", "--http2", *show, *words], capture_output=True, check=True)
-    version, size, speed = done.stdout.split()
-    assert (version, int(size)) == (b"2", DOWNLOADED)
-    return float(speed)
-
-
-@pytest.mark.attack("F25")
-def test_a_large_http2_download_over_a_long_line_is_not_starved(tmp_path: Path, pki: Pki, node: str) -> None:
-    """Beside the same download without a gateway, in turns."""
-    pki.context("h2.test")
-    origin = H2Origin(node, pki.ca_path.with_name("h2.test.pem"))
-    link = Link(origin.port)
-    gateway = LiveGateway(tmp_path, FAR.format(port=link.port, ca=pki.ca_path))
-    target = f"/pub/big?n={DOWNLOADED}"
-    there = ["--cacert", str(pki.ca_path), "--resolve", f"h2.test:{link.port}:127.0.0.1"]
-    try:
-        with gateway.tcp_port() as port:
-            here = ["--cacert", str(gateway.authority.cert_path), "-x", f"http://127.0.0.1:{port}"]
-            shares: list[float] = []
-            while len(shares) < 4 and max(shares, default=0) < SHARE:  # what else runs here may slow one of them down
-                direct = fetched(*there, f"https://h2.test:{link.port}{target}")
-                shares.append(fetched(*here, f"https://h2.test{target}") / direct)
-        assert max(shares) >= SHARE, shares
-    finally:
-        gateway.stop()
-        link.close()
-        origin.close()

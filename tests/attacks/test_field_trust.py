@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from cryptography.x509 import verification
 
 from impyard.addon.errors import ImpyardError
 from impyard.certs.authority import CERT_FILE, KEY_FILE, ensure_authority, inspect
-from tests.gateway.conftest import Bed, cleared, make_bed
+from tests.gateway.conftest import Bed
 from tests.gateway.test_protocols import Http2
 from tests.support.gateway import LiveGateway
 from tests.support.origin import Pki
@@ -28,16 +27,6 @@ from tests.support.service import tools_behind
 pytestmark = pytest.mark.gateway
 
 DAY = datetime.timedelta(days=1)
-
-
-@pytest.fixture(scope="module")
-def module_bed(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[Bed]:
-    yield from make_bed(tmp_path_factory.mktemp("trust"), pki)
-
-
-@pytest.fixture
-def bed(module_bed: Bed) -> Bed:
-    return cleared(module_bed)
 
 
 def shown(bed: Bed, host: str, *, sni: str | None = None) -> x509.Certificate:

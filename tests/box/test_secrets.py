@@ -74,6 +74,7 @@ def _inspected(project: Project) -> str:
 
 @pytest.mark.attack("142", "140", "F13")
 @pytest.mark.attack("142", "140", "F13", control=True)
+@pytest.mark.attack("F44")
 def test_keys_and_the_data_folder_are_nowhere_in_the_box(
     project: Project, ordinary_container: Callable[..., str]
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_workspace_of_the_callers_is_mounted_writable_at_its_own_path() -> Non
     assert str(PATHS.workspace) not in mounts(workspace=place)
 
 
+@pytest.mark.attack("F44")
 def test_neither_keys_nor_the_engines_socket_are_mounted_and_no_mount_is_shared_back() -> None:
     for mount in mounts().values():
         assert not str(mount["Source"]).startswith((str(KEYS), "/var/run", "/run/docker"))
