@@ -139,6 +139,8 @@ def _line(at: str | None) -> str | None:
         return None
     file, _, line = at.rpartition(":") if at.rpartition(":")[2].isdigit() else (at, "", "")
     name = PurePath(file).name if file.startswith("/") else file
+    if _RETRIED.search(name):
+        name = "policy"
     return f"{name}:L{line}" if line else name
 
 
@@ -146,5 +148,5 @@ def _answer(status: int, headers: dict[str, str], body: dict[str, Any], *, plain
     # git shows a text/plain body to its user and swallows a JSON one.
     content = body["error"] + "\n" if plain else json.dumps(body, ensure_ascii=True) + "\n"
     kind = "text/plain; charset=utf-8" if plain else "application/json"
-    data = content.encode()
+    data = content.encode("utf-8", "backslashreplace")
     return Answer(status, {"content-type": kind, "content-length": str(len(data)), **headers}, data)
