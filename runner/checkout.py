@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.project import check_mountable
 from impyard.runner.text import visible
 
 MAX_REPOSITORIES = 64  # each takes some mounts
@@ -262,6 +263,8 @@ def _guard(workspace: Path, shut: dict[Path, Missing | None], pinned: set[Path])
         path for path in pinned if path != workspace and path not in inside and not inside.intersection(above(path))
     )
     guard.missing = list(made.values())
+    for path in (*guard.shut, *guard.pinned):
+        check_mountable(path)
     return guard
 
 

@@ -6,6 +6,7 @@ mounted.
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
@@ -159,7 +160,7 @@ def hidden_paths(*roots: Path) -> Iterator[tuple[Path, bool]]:
     under one of the folders; elsewhere the box cannot see it. A link that leads to a folder, or into policies/, hides
     nothing: an agent may have left it, and later boxes would miss what it names. And each socket and named pipe: a
     read-only mount does not keep anybody from talking to the program behind one. Raises ImpyardError for a folder that
-    cannot be searched.
+    cannot be searched, and for a name that cannot be covered.
     """
     seen: set[Path] = set()
     for root in roots:
@@ -172,11 +173,13 @@ def hidden_paths(*roots: Path) -> Iterator[tuple[Path, bool]]:
                             path = _env_path(entry, roots)
                             if path is not None and path not in seen:
                                 seen.add(path)
+                                check_mountable(path)
                                 yield path, path.is_dir()
                         elif entry.is_dir(follow_symlinks=False):
                             if entry.path != f"{root}/runs":
                                 pending.append(entry.path)
                         elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
+                            check_mountable(Path(entry.path))
                             yield Path(entry.path), False
             except PermissionError as exc:
                 # A box that runs as the caller cannot read it either; one that root starts runs as another user.
@@ -187,6 +190,24 @@ def hidden_paths(*roots: Path) -> Iterator[tuple[Path, bool]]:
                     ) from exc
             except FileNotFoundError:
                 continue
+            except OSError as exc:
+                if exc.errno != errno.ENAMETOOLONG:
+                    raise
+                raise ImpyardError(
+                    f"folders in {root} are nested deeper than a path can be long, and the box might find a .env there",
+                    hint="remove them, or choose another folder",
+                ) from exc
+
+
+def check_mountable(path: Path) -> None:
+    """Raises ImpyardError for a name that the engine cannot be told: its JSON holds nothing but Unicode."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as exc:
+        raise ImpyardError(
+            f"{visible(str(path))} must be kept from the box, but its name is not valid UTF-8",
+            hint="rename it, or remove it",
+        ) from exc
 
 
 def _is_env(name: str) -> bool:

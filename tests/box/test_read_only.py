@@ -34,6 +34,15 @@ try 'replace the policy' cp /etc/hostname "$PROJECT/policies/gateway.yaml"
 try 'remove the policies' rm -rf "$PROJECT/policies"
 try 'git hook' append "$PROJECT/.git/hooks/pre-commit"
 try 'git settings' git config --file "$PROJECT/.git/config" core.fsmonitor ./x
+try 'git attributes' append "$PROJECT/.gitattributes"
+try 'git attributes of its own' append "$PROJECT/.git/info/attributes"
+try 'git elsewhere' append "$PROJECT/.git/commondir"
+try 'git aside' mv "$PROJECT/.git/hooks" "$PROJECT/.git/aside"
+for name in .envrc Makefile package.json conftest.py .npmrc .vscode/tasks.json .idea/workspace.xml \\
+    .github/workflows/ci.yml .husky/pre-commit .devcontainer/devcontainer.json .claude/settings.json; do
+  try "change $name" append "$PROJECT/$name"
+done
+try 'another path' append "/proc/self/root$PROJECT/Makefile"
 """
 IMAGE_ATTEMPTS = """
 try 'pi' append /opt/pi/node_modules/@earendil-works/pi-coding-agent/package.json
@@ -53,6 +62,7 @@ try 'passwd' append /etc/passwd
 try 'door' touch /run/impyard/door/new
 try 'remove the door' rm -f /run/impyard/door/judge.sock
 """
+ATTEMPTS_MADE = 30 + 16
 READ_ONLY = "Read-only file system"
 # Files of root's, whose modes already keep the box's user off; that the file system is read-only shows beside them.
 ROOTS_OWN = ("pi", "relay", "box.json", "prompt", "certificate", "roots", "passwd")
@@ -83,6 +93,10 @@ def open_project(project: Project) -> Project:
     for name in ("objects", "refs"):
         (root / ".git" / name).mkdir()
     (root / "runs").mkdir()
+    (root / ".git" / "info").mkdir()
+    for name in ATTEMPTS.partition("for name in ")[2].partition(";")[0].replace("\\", "").split():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
     project.script("attempts.sh", ATTEMPTS)
     project.script("inside.sh", ATTEMPTS + IMAGE_ATTEMPTS + CONTROL_FILES)
     for path in (root, *root.rglob("*")):
@@ -113,7 +127,7 @@ def test_nothing_but_the_workspace_can_be_written(
     result = project.demo(f"run: bash {root}/inside.sh {root} > found", f"run: ({look}) > look 2> look.err; true")
     assert result.code == 0 and result.run is not None, result
     found = said(result.file("found"))
-    assert len(found) == 30
+    assert len(found) == ATTEMPTS_MADE
     for name, answer in found.items():
         assert answer == READ_ONLY or (name in ROOTS_OWN and answer == "Permission denied"), (name, answer)
     assert state(root) == before
@@ -139,4 +153,10 @@ def test_nothing_but_the_workspace_can_be_written(
     files = {str(copy): {"bind": "/copy", "mode": "rw"}, str(root): {"bind": "/project", "mode": "ro"}}
     done = said(ordinary_container("bash /project/attempts.sh /copy; bash /project/image.sh /copy", volumes=files))
     assert set(done) < set(found)
-    assert {name for name, answer in done.items() if answer != "done"} <= {"rename", "mode", "time", "second name"}
+    assert {name for name, answer in done.items() if answer != "done"} <= {
+        "rename",
+        "mode",
+        "time",
+        "second name",
+        "another path still",
+    }

@@ -195,6 +195,12 @@ def test_more_repositories_than_can_be_guarded_are_refused(place: Path) -> None:
         find_guard(place)
 
 
+def test_a_repository_whose_name_the_engine_cannot_be_told_is_refused(place: Path) -> None:
+    repository(place / os.fsdecode(b"\xff") / ".git")
+    with pytest.raises(ImpyardError, match="not valid UTF-8"):
+        find_guard(place)
+
+
 def test_what_is_made_is_taken_away_again(place: Path) -> None:
     repository(place / ".git", "[core]\n\thooksPath = a/b\n")
     before = sorted(place.rglob("*"))

@@ -336,3 +336,28 @@ def test_a_file_in_the_place_of_the_runs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     with pytest.raises(ImpyardError, match="cannot make a folder"):
         new_run(tmp_path)
+
+
+@pytest.mark.attack("136", "140")
+@pytest.mark.parametrize("name", [b".env.\xff", b"pipe\xff"])
+def test_what_cannot_be_covered_is_refused(tmp_path: Path, name: bytes) -> None:
+    """The engine's JSON would name another file, made anew, and leave this one bare."""
+    path = os.path.join(os.fsencode(tmp_path), name)
+    os.mkfifo(path) if name.startswith(b"pipe") else os.close(os.open(path, os.O_CREAT))
+    with pytest.raises(ImpyardError, match="not valid UTF-8"):
+        list(hidden_paths(tmp_path))
+
+
+@pytest.mark.attack("136", "140")
+def test_folders_too_deep_to_be_searched_are_refused(tmp_path: Path) -> None:
+    here = os.open(tmp_path, os.O_RDONLY)
+    for number in range(20):
+        if number == 10:
+            assert list(hidden_paths(tmp_path)) == [], "the control: half as deep"
+        os.mkdir("x" * 250, dir_fd=here)
+        inner = os.open("x" * 250, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    with pytest.raises(ImpyardError, match="nested deeper"):
+        list(hidden_paths(tmp_path))
