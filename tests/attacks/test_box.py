@@ -21,7 +21,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     "new-privileges": ("145", "F13"),
     "root-file-system": ("152", "F52"),
     "code": ("134",),
-    "docker-socket": ("13", "F13"),
+    "docker-socket": ("13", "F13", "F44"),
     "env-files": ("140",),
     "ca-key": ("142", "F13"),
     "direct-tcp": ("1",),

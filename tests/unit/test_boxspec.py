@@ -127,6 +127,7 @@ def test_the_log_is_out_of_reach() -> None:
     assert not any("decisions" in source for source in sources)
 
 
+@pytest.mark.attack("F51")
 def test_on_selinux_hosts_labels_are_left_alone() -> None:
     assert "label=disable" in host_config(selinux=True)["SecurityOpt"]
 
