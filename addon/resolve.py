@@ -45,6 +45,9 @@ _SPECIAL = tuple(
 )  # fmt: skip
 # The interface part of ISATAP (RFC 5214, 6.1), without its bit for "globally unique": an IPv4 address follows it.
 _ISATAP, _UNIQUE = 0x0000_5EFE, 0x0200_0000
+# Names of this machine (RFC 6761, 6.3), and of the metadata services of clouds.
+_CLOUDS = ("metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal")
+_INSIDE = frozenset(("localhost", *_CLOUDS))
 HOSTS_FILE = Path("/etc/hosts")
 
 
@@ -76,7 +79,7 @@ def leads_inside(host: str) -> bool:
     """Whether a canonical host is known, without a question, to lead to something that is not public."""
     if is_address(host):
         return not is_public(host)
-    return host == "localhost" or host.endswith(".localhost")  # RFC 6761, 6.3
+    return host in _INSIDE or host.endswith(".localhost")
 
 
 async def system_lookup(host: str) -> list[str]:

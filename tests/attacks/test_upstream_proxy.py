@@ -28,6 +28,7 @@ from tests.support.origin import Origin, Pki
 pytestmark = pytest.mark.gateway
 
 SECRET = "s3cret-word"
+CLOUDS = ("metadata.google.internal", "other.google.internal")
 BASIC = base64.b64encode(f"ada:{SECRET}".encode()).decode()
 POLICY = """\
 networkPolicies:
@@ -64,6 +65,11 @@ networkPolicies:
     upstream_proxy: http://127.0.0.1:{named}
     policies:
       - {{action: ALLOW, method: GET, path: /.*}}
+  - host: "*.google.internal"
+    scheme: http
+    upstream_proxy: http://127.0.0.1:{named}
+    policies:
+      - {{action: ALLOW, method: GET, path: /latest/.*}}
   - host: 10.0.0.1
     upstream_proxy: http://127.0.0.1:{named}
     policies:
@@ -148,7 +154,7 @@ def module_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     inspecting = Origin(inspector.context("inspected.test", "forged.test"))
     origin, plain = Origin(pki.context(*names)), Origin()
     routes = {f"{name}:443": origin.port for name in (*names, "wrong.named.test", "localhost")}
-    routes |= {f"{name}:80": plain.port for name in (*names, "localhost", "169.254.169.254")}
+    routes |= {f"{name}:80": plain.port for name in (*names, "localhost", "169.254.169.254", *CLOUDS)}
     routes |= {"10.0.0.1:443": origin.port, "inner.localhost:443": origin.port}
     routes |= {f"{name}.test:443": inspecting.port for name in ("inspected", "forged")}
     named = ConnectProxy(routes)
@@ -250,13 +256,25 @@ def test_no_proxy_of_the_environment_leads_past_the_proxy_and_is_checked_then(be
 
 @pytest.mark.attack("98", "14")
 @pytest.mark.parametrize(
-    "url", ["https://10.0.0.1/x", "http://169.254.169.254/latest/meta-data/", "https://inner.localhost/x"]
+    "url",
+    [
+        "https://10.0.0.1/x",
+        "http://169.254.169.254/latest/meta-data/",
+        "https://inner.localhost/x",
+        "http://metadata.google.internal/latest/x",
+    ],
 )
 def test_what_is_known_to_be_private_is_denied_in_front_of_the_proxy(bed: Bed, url: str) -> None:
     reply = bed.gateway.get(url)
     assert (reply.status, reply.json()["reason"]) == (403, "private-address")
     assert bed.only_decision()["verdict"] == "deny"
     assert bed.unproxied()
+
+
+@pytest.mark.attack("98", control=True)
+def test_control_any_other_name_is_asked_of_the_proxy(bed: Bed) -> None:
+    assert bed.gateway.get("http://other.google.internal/latest/x").status == 200
+    assert bed.named.targets() == ["other.google.internal:80"]
 
 
 @pytest.mark.parametrize(
