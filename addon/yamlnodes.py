@@ -76,7 +76,7 @@ class Nodes:
         values: dict[str, Node] = {}
         for key_node, value in node.value:
             key = key_node.value if isinstance(key_node, Scalar) else None
-            if key is None or (keys is None and key_node.tag != _TAG + "str"):
+            if key is None or (key_node.tag != _TAG + "str" and (keys is None or key in keys)):
                 self.fault(key_node, f"a key of {what} must be text, not {kind(key_node)}")
             elif keys is not None and key not in keys:
                 self.fault(key_node, f'unknown key "{short(key)}" in {what}{self._advice(key, keys)}')

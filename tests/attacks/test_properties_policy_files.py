@@ -193,6 +193,8 @@ def mutated(draw: st.DrawFn) -> bytes:
 @pytest.mark.attack("113", "112")
 @examples(200)
 @given(mutated())
+@example(b"!!python/object:os.system " + SMALL.encode())  # a tag on a key
+@example(SMALL.replace("host:", "!x host:").encode())
 def test_a_changed_policy_loads_as_written_or_is_refused(data: bytes) -> None:
     check(data)
 
