@@ -37,7 +37,7 @@ from impyard.addon import answers
 from impyard.addon.answers import Answer
 from impyard.addon.clocks import owes
 from impyard.addon.destination import Refusal, RefusedHook
-from impyard.addon.frames import BoundedH2
+from impyard.addon.frames import BoundedH2, in_one_piece
 from impyard.addon.limits import Limits, limits_of
 from impyard.addon.wire import to_response
 
@@ -273,6 +273,11 @@ class JudgedHttp2Client(Http2Client):
     """The origin's side of an HTTP/2 connection: what it grants no window for stays with the box."""
 
     _held = 0
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        receive = self.h2_conn.receive_data
+        vars(self.h2_conn)["receive_data"] = lambda data: in_one_piece(receive(data))
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         yield from super()._handle_event(event)

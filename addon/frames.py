@@ -70,3 +70,21 @@ class BoundedH2(BufferedH2Connection):
     def send_data(self, stream_id: int, data: Any, end_stream: bool = False, pad_length: None = None) -> None:
         self._left += _GRANTS_PER_FRAME
         super().send_data(stream_id, data, end_stream, pad_length)
+
+
+def in_one_piece(came: list[h2.events.Event]) -> list[h2.events.Event]:
+    """Data frames of one stream that came together as one: each passes through all layers, which costs more than it."""
+    pieces: list[h2.events.Event] = []
+    for event in came:
+        last = pieces[-1] if pieces else None
+        if (
+            isinstance(event, h2.events.DataReceived)
+            and isinstance(last, h2.events.DataReceived)
+            and last.stream_id == event.stream_id
+        ):
+            last.data += event.data
+            last.flow_controlled_length += event.flow_controlled_length
+            last.stream_ended = event.stream_ended
+        else:
+            pieces.append(event)
+    return pieces

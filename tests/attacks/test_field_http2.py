@@ -11,8 +11,10 @@ import time
 from collections import deque
 from pathlib import Path
 
+import h2.events
 import pytest
 
+from impyard.addon.frames import in_one_piece
 from tests.gateway.test_protocols import Http2
 from tests.support.gateway import LiveGateway
 from tests.support.h2origin import H2Origin
@@ -47,7 +49,7 @@ def test_events_and_downloads_pass_between_two_http2_ends(tmp_path: Path, pki: P
         client.wait_for_data(events, b"data: one\n\n")
         big = client.send("/pub/big?n=3000000", authority="h2.test")
         client.wait(big)
-        assert client.answers[big] == (200, b"x" * 3_000_000)
+        assert client.answers[big] == (200, b"x" * 3_000_000), "in order, nothing twice"
         client.wait(client.send("/pub/release", authority="h2.test"), events)
         assert client.answers[events] == (200, b"data: one\n\ndata: two\n\n")
         client.close()
@@ -141,3 +143,19 @@ def test_a_large_http2_download_over_a_long_line_is_not_starved(tmp_path: Path, 
         gateway.stop()
         link.close()
         origin.close()
+
+
+@pytest.mark.attack("F25")
+def test_only_neighbours_of_one_stream_are_put_together() -> None:
+    def data(stream: int, content: bytes, padding: int = 0) -> h2.events.DataReceived:
+        return h2.events.DataReceived(stream_id=stream, data=content, flow_controlled_length=len(content) + padding)
+
+    end = h2.events.StreamEnded(stream_id=1)
+    came = [data(1, b"a"), data(1, b"b", 3), data(3, b"c"), data(1, b"d"), end, data(3, b"e"), data(3, b"f")]
+    pieces = [
+        (event.stream_id, event.data, event.flow_controlled_length)
+        for event in in_one_piece(came)
+        if isinstance(event, h2.events.DataReceived)
+    ]
+    assert pieces == [(1, b"ab", 5), (3, b"c", 1), (1, b"d", 1), (3, b"ef", 2)]
+    assert in_one_piece([data(1, b"a"), end, data(3, b"b")])[1] is end
