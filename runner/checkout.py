@@ -59,11 +59,12 @@ def from_record(record: Mapping[str, Any]) -> Missing:
 @dataclass(slots=True)
 class Guard:
     """`shut`: to be mounted read-only; `pinned`: to be mounted on itself, writable; `missing`: of these what is not
-    there yet, outermost first."""
+    there yet, outermost first; `whole`: repositories that are shut as a whole, so that nobody can commit there."""
 
     shut: list[Path] = field(default_factory=list)
     pinned: list[Path] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
+    whole: list[Path] = field(default_factory=list)
 
 
 def find_guard(workspace: Path, settings: Sequence[Path] = ()) -> Guard:
@@ -74,6 +75,7 @@ def find_guard(workspace: Path, settings: Sequence[Path] = ()) -> Guard:
     """
     shut: dict[Path, Missing | None] = {}
     pinned: set[Path] = set()
+    whole: set[Path] = set()
     for number, place in enumerate(_repositories(workspace), 1):
         if number > MAX_REPOSITORIES:
             raise ImpyardError(
@@ -95,10 +97,13 @@ def find_guard(workspace: Path, settings: Sequence[Path] = ()) -> Guard:
                 shut.update(_parts(part))
             else:
                 shut[part] = None
+                whole.add(part)
                 shut.update(_led_to(part, workspace))
         files = [common / "config", common / "config.worktree", repository / "config.worktree", *settings]
         shut.update(_settings_name(files, top, workspace))
-    return _guard(workspace, shut, pinned)
+    guard = _guard(workspace, shut, pinned)
+    guard.whole = sorted(whole)
+    return guard
 
 
 def make(missing: Sequence[Missing]) -> list[Missing]:

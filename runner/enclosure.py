@@ -322,6 +322,8 @@ class Enclosure:
         home = os.environ.get("HOME", "")
         settings = checkout.own_settings(home, os.environ.get("XDG_CONFIG_HOME", ""))
         guard = checkout.find_guard(self.plan.workspace, settings)
+        for path in guard.whole:
+            self._note(f"the agent cannot commit in {path}, which is read-only as a whole: parts of it lie elsewhere")
         with self._signals.shielded():
             self.receipt.made = [place.record() for place in guard.missing]
             self.receipt.write(self.paths.receipt)

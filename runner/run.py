@@ -170,6 +170,8 @@ class _Run:
         reason, error = judge_ending(ending, self.outcome)
         if reason == "exposed":
             error = f"{enclosure.bare} was replaced on this machine, which took its cover off in the box"
+            if enclosure.bare in enclosure.box.shut:
+                error += ": look at it before you use git there"
         elif reason == "disk-full":
             error = f"{enclosure.full}; what the box wrote is in {enclosure.workspace}"
         elif reason == "out-of-memory":

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable
 
 import pytest
@@ -68,6 +67,10 @@ def shown(text: str) -> None:
 def test_signs_are_stored_raw_and_shown_escaped(project: Project, ordinary_container: Callable[..., str]) -> None:
     (project.root / "signs.json").write_text(json.dumps(SIGNS))
     (project.root / "say.py").write_text(SCRIPT)
+    project.runs.mkdir()
+    project.log.touch()
+    project.own(project.runs)
+    follower = project.start("decisions", "--follow", "--denied")
     prompt = "say \x1b]0;owned\x07\u202e\nrun: python3 " + f"{project.root}/say.py {project.root}"
     result = project.impyard("run", "--model", "demo", "-", stdin=prompt.encode())
     assert result.code == 0 and result.run is not None, result
@@ -101,6 +104,12 @@ def test_signs_are_stored_raw_and_shown_escaped(project: Project, ordinary_conta
         shown(said.err)
     denied = [line for line in project.asked() if line["host"] == "evil.test"]
     assert len(denied) >= len(SIGNS), "encoded ones are judged, raw ones refused before"
+
+    follower.terminate()
+    followed, warned = follower.communicate(timeout=30)
+    assert followed.count(b"evil.test") >= len(SIGNS)
+    shown(followed.decode().replace("\t", " "))
+    shown(warned.decode())
 
     # The control: what an ordinary container prints goes to the terminal as it is.
     assert "\x1b[31mred" in ordinary_container(r"printf '\033[31mred'", network_mode="none")
@@ -138,22 +147,6 @@ def test_an_error_about_a_hostile_name_is_escaped_too(project: Project) -> None:
     assert result.code == 125 and "\\x1b[31m\\u202e" in result.err, result
     shown(result.err)
     assert len(result.err.splitlines()) == 2
-
-
-def test_the_followed_log_is_escaped(project: Project) -> None:
-    (project.root / "signs.json").write_text(json.dumps(SIGNS))
-    (project.root / "say.py").write_text(SCRIPT)
-    project.runs.mkdir()
-    project.log.touch()
-    project.own(project.runs)
-    follower = project.start("decisions", "--follow", "--denied")
-    assert project.demo(f"run: python3 {project.root}/say.py {project.root}").code == 0
-    time.sleep(1)
-    follower.terminate()
-    out, err = follower.communicate(timeout=30)
-    assert out.count(b"evil.test") >= len(SIGNS)
-    shown(out.decode().replace("\t", " "))
-    shown(err.decode())
 
 
 def test_control_git_shows_such_names_as_they_are(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -43,7 +43,7 @@ def test_a_workspace_that_is_filled(project: Project, options: str, command: str
         assert result.receipt["exit_reason"] == "disk-full"
         assert words in result.receipt["error"] and str(place) in result.receipt["error"]
         assert "ended, as the disk is full" in result.out
-        assert result.seconds < 40, "it was not waited for the agent"
+        assert result.seconds < 55, "it was not waited for the agent"
         again = project.impyard("run", "--model", "demo", "--workspace", str(place), "write 4 to answer.txt")
         assert again.code == 125 and words in again.err, "nor does a run begin there"
     assert project.leftovers() == []

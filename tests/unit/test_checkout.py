@@ -166,7 +166,9 @@ def test_an_odd_repository_is_shut_as_a_whole(place: Path, what: str) -> None:
         os.mkfifo(git / "config")
     else:
         (git / "objects").rmdir()
-    assert names(place, find_guard(place)) == (expected, set(), [])
+    guard = find_guard(place)
+    assert names(place, guard) == (expected, set(), [])
+    assert git in guard.whole
 
 
 @pytest.mark.parametrize("what", [".git", "hooks in the tree", "a folder on the way", "gitdir"])
