@@ -20,6 +20,8 @@ from tests.support.gateway import LiveGateway
 from tests.support.origin import Pki
 
 START_LIMIT_S = 30.0
+# A load is what the limits of a run are there to slow down.
+UNTHROTTLED = {"decisions": 1e9, "decisions_per_s": 1e9, "log_bytes": 1e15, "log_bytes_per_s": 1e12}
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ class Bed:
         """Our gateway with its door and its logs. rules: how many rules the one host has."""
         root = self.folder / name
         root.mkdir(exist_ok=True)
-        live = LiveGateway(root, self._policy(rules), ca=self.folder / "ca")
+        live = LiveGateway(root, self._policy(rules), ca=self.folder / "ca", limits=UNTHROTTLED)
         if live.first.get("event") != "ready":
             live.kill()
             raise RuntimeError(f"the gateway did not start: {live.first} {live.stderr_path.read_text()}")
