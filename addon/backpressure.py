@@ -7,8 +7,19 @@ store whatever comes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import select
+import time
 
 from impyard.addon.limits import DEFAULTS
+
+_LOOK_S = 0.25
+# How much is read at once: at first, at most, and at least where it turns out to cost much. In CPU seconds of one read:
+# what is much, and what is little.
+_FIRST_READ, _MOST_READ, _LEAST_READ = 4096, 65536, 128
+_COSTLY_S, _CHEAP_S = 0.005, 0.002
+# How long the lane rests after a costly read, by what that took: a third of the loop's time is left to all of them.
+_REST = 2
 
 
 class Gate:
@@ -53,13 +64,76 @@ class Gates:
         self.stalled: dict[int, Gate] = {}
 
 
-class GatedReader:
-    """A stream reader that waits at a gate before each read."""
+class Lane:
+    """One at a time: those whose bytes cost much go through here, with a rest after each.
 
-    def __init__(self, reader: asyncio.StreamReader, gate: Gate) -> None:
+    A frame of nine bytes may cost as much as a whole request. Without this, a few connections full of them would take
+    the loop for seconds at a time; with it, all of them together take a third of it, in small pieces.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def enter(self) -> None:
+        await self._lock.acquire()
+
+    def leave(self, rest_s: float) -> None:
+        """The next one may enter after a rest of that many seconds."""
+        asyncio.get_running_loop().call_later(rest_s, self._lock.release)
+
+
+def _has_left(descriptor: int) -> bool:
+    """Whether the other side of a socket closed it, not only its own sending half."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return bool(poll.poll(0))
+
+
+class GatedReader:
+    """A stream reader that waits at a gate before each read, and reads the less the more its bytes cost."""
+
+    def __init__(self, reader: asyncio.StreamReader, gate: Gate, lane: Lane, peer: int) -> None:
+        """`peer`: the descriptor of the socket, to notice that the other side left while it is not read."""
         self._reader = reader
+        self._peer = peer
         self._gate = gate
+        self._lane = lane
+        self._size = _FIRST_READ
+        self._is_costly = False
+        self._began = 0.0
+        self._in_lane = False
 
     async def read(self, count: int) -> bytes:
-        await self._gate.passed()
-        return await self._reader.read(count)
+        """At most `count` bytes, b"" at the end. `done` is called when they have been worked on.
+
+        Raises ConnectionResetError when the other side leaves while the gate is closed: nobody wants what waits.
+        """
+        while not self._gate.is_open:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._gate.passed()
+            if not self._gate.is_open and _has_left(self._peer):
+                raise ConnectionResetError
+        data = await self._reader.read(min(count, self._size))
+        if self._is_costly and data:
+            await self._lane.enter()
+            self._in_lane = True
+        self._began = time.thread_time()
+        return data
+
+    def done(self) -> None:
+        """What was read has been worked on."""
+        took = time.thread_time() - self._began
+        if took > _COSTLY_S:
+            self._is_costly = True
+            self._size = max(_LEAST_READ, self._size // 4)
+        elif took < _CHEAP_S:
+            self._size = min(_MOST_READ, self._size * 2)
+            self._is_costly = self._is_costly and self._size < _FIRST_READ
+        self.leave(took)
+
+    def leave(self, took_s: float = 0.0) -> None:
+        """Leave the lane, if it is ours."""
+        if self._in_lane:
+            self._in_lane = False
+            self._lane.leave(_REST * took_s)

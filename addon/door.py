@@ -26,7 +26,7 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import modes
 
 from impyard.addon import answers
-from impyard.addon.backpressure import Gate, GatedReader, Gates
+from impyard.addon.backpressure import Gate, GatedReader, Gates, Lane
 from impyard.addon.clocks import Owed
 from impyard.addon.destination import Attempt, attempt_of
 from impyard.addon.dialing import Dialer, NoRoom
@@ -76,6 +76,7 @@ class DoorConnection(server.ConnectionHandler):
         handlers: Handlers,
         limits: Limits,
         dialer: Dialer,
+        lane: Lane,
     ) -> None:
         client = DoorClient(
             transport_protocol="tcp",
@@ -96,7 +97,8 @@ class DoorConnection(server.ConnectionHandler):
         client.owed = Owed()
         client.target = ("", 0)
         self._over = False
-        self._reads: dict[asyncio.Task[Any] | None, Connection] = {}
+        self._lane = lane
+        self._reads: dict[asyncio.Task[Any] | None, tuple[Connection, GatedReader]] = {}
         self._handlers = handlers
         self.layer = modes.HttpProxy(context)
         self._writer = writer
@@ -143,13 +145,15 @@ class DoorConnection(server.ConnectionHandler):
         gate = self.gates.uploads if connection is self.client else Gate(self._limits.waiting_bytes)
         if connection is not self.client:
             vars(connection)["gate"] = gate  # the streams that it carries find it there
-        if isinstance(io.reader, asyncio.StreamReader):
-            io.reader = cast(asyncio.StreamReader, GatedReader(io.reader, gate))  # the core only calls `read`
+        assert isinstance(io.reader, asyncio.StreamReader) and isinstance(io.writer, asyncio.StreamWriter)
+        reader = GatedReader(io.reader, gate, self._lane, io.writer.get_extra_info("socket").fileno())
+        io.reader = cast(asyncio.StreamReader, reader)  # the core only calls `read`
         task = asyncio.current_task()
-        self._reads[task] = connection
+        self._reads[task] = connection, reader
         try:
             await super().handle_connection(connection)
         finally:
+            reader.leave()
             del self._reads[task]
 
     async def drain_writers(self) -> None:
@@ -157,7 +161,9 @@ class DoorConnection(server.ConnectionHandler):
 
         The core waits for both sides, one reader at a time: two peers that send much at once would wait for each other.
         """
-        from_box = self._reads.get(asyncio.current_task()) is self.client
+        source, reader = self._reads[asyncio.current_task()]
+        reader.done()
+        from_box = source is self.client
         if from_box and (own := self._writer) is not None:
             # What we say to a box that does not listen: answers of our own, pongs. Answers of origins wait elsewhere.
             while own.transport.get_write_buffer_size() > self._limits.waiting_bytes:
@@ -229,6 +235,7 @@ class Door:
         self._limits = limits
         self.make_room: Callable[[], None] = lambda: None  # ends a connection to an origin that nobody uses
         self._dialer = Dialer(limits, lambda: self.make_room())
+        self._lane = Lane()
         self._turned_away = 0
         self._options = options
         self._mode = DoorMode(full_spec=f"door:{run}", data=run, custom_listen_host=None, custom_listen_port=None)
@@ -291,7 +298,7 @@ class Door:
             await self._turn_away(reader, writer)
             return
         connection = DoorConnection(
-            reader, writer, self._options, self._mode, self._handlers, self._limits, self._dialer
+            reader, writer, self._options, self._mode, self._handlers, self._limits, self._dialer, self._lane
         )
         self._open[connection.client.id] = connection
         try:

@@ -23,6 +23,7 @@ from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     HttpEvent,
+    RequestData,
     RequestHeaders,
     RequestProtocolError,
     ResponseData,
@@ -84,6 +85,9 @@ class JudgedHttp1Server(Http1Server):
         if self.request is not None:
             message = "the body does not come to an end"
             yield ReceiveHttp(RequestProtocolError(self.stream_id, message, ErrorCode.CLIENT_DISCONNECTED))
+
+    def read_body(self, event: events.Event) -> CommandGenerator[None]:
+        yield from _joined(super().read_body(event))
 
     def _keep_time(self) -> None:
         """Say what is owed now, and how many bytes of later requests wait for the one in progress."""
@@ -250,6 +254,9 @@ class JudgedHttp1Client(Http1Client):
         # Only what cannot be parsed stays here: the line of a chunk, trailers.
         yield from self._end("the answer does not come to an end")
 
+    def read_body(self, event: events.Event) -> CommandGenerator[None]:
+        yield from _joined(super().read_body(event))
+
     def _end(self, message: str) -> CommandGenerator[None]:
         self.buf = type(self.buf)()
         yield commands.CloseConnection(self.conn)
@@ -304,6 +311,26 @@ class DroppedTrailers:
 
     def read_eof(self) -> Any:
         return self._reader.read_eof()
+
+
+def _joined(found: CommandGenerator[None]) -> CommandGenerator[None]:
+    """The same, with what is read of a body at once in one piece: a chunk of one byte costs as much as a big one."""
+    pieces: list[RequestData | ResponseData] = []
+    for command in found:
+        if isinstance(command, ReceiveHttp) and isinstance(command.event, RequestData | ResponseData):
+            pieces.append(command.event)
+            continue
+        if pieces:
+            yield _in_one(pieces)
+            pieces = []
+        yield command
+    if pieces:
+        yield _in_one(pieces)
+
+
+def _in_one(pieces: list[RequestData | ResponseData]) -> ReceiveHttp:
+    first = pieces[0]
+    return ReceiveHttp(type(first)(first.stream_id, b"".join(piece.data for piece in pieces)))
 
 
 def head_excess(path: bytes, fields: Iterable[tuple[bytes, bytes]], limits: Limits) -> tuple[str, int] | None:

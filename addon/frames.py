@@ -6,7 +6,6 @@ them (CVE-2019-9512 and its kin, CVE-2023-44487, CVE-2024-27316) takes the time 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Buffer
 from typing import Any
 
@@ -17,6 +16,7 @@ from hyperframe.frame import DataFrame, Frame, HeadersFrame
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 
 from impyard.addon.limits import Limits
+from impyard.addon.turns import Bucket
 
 # A reader of a download grants a window for each frame that it takes, commonly on the stream and on the connection.
 _GRANTS_PER_FRAME = 2
@@ -31,8 +31,7 @@ class BoundedH2(BufferedH2Connection):
     def __init__(self, config: h2.config.H2Configuration, limits: Limits) -> None:
         super().__init__(config)
         self._limits = limits
-        self._left = float(limits.control_frames)
-        self._at = time.monotonic()
+        self._nothing = Bucket(limits.control_frames, limits.control_frames_per_s)
         self.frames = 0  # received so far
         self.decoder.max_header_list_size = _UNPACKED * limits.head_bytes
 
@@ -49,26 +48,18 @@ class BoundedH2(BufferedH2Connection):
         found = super().receive_data(data)
         if sum(len(vars(frame)["data"]) for frame in self._unfinished()) > self._limits.head_bytes:
             raise h2.exceptions.DenialOfServiceError("a head does not come to an end")
-        return found
+        return in_one_piece(found)
 
     def _receive_frame(self, frame: Frame) -> list[h2.events.Event]:
         self.frames += 1
         carries = isinstance(frame, HeadersFrame) or (isinstance(frame, DataFrame) and (frame.data or frame.flags))
-        if not carries:
-            self._spend()
+        if not carries and not self._nothing.take():
+            raise h2.exceptions.DenialOfServiceError("too many frames that carry nothing")
         received: list[h2.events.Event] = super()._receive_frame(frame)
         return received
 
-    def _spend(self) -> None:
-        now = time.monotonic()
-        gained = (now - self._at) * self._limits.control_frames_per_s
-        self._left = min(self._limits.control_frames, self._left + gained) - 1
-        self._at = now
-        if self._left < 0:
-            raise h2.exceptions.DenialOfServiceError("too many frames that carry nothing")
-
     def send_data(self, stream_id: int, data: Any, end_stream: bool = False, pad_length: None = None) -> None:
-        self._left += _GRANTS_PER_FRAME
+        self._nothing.give(_GRANTS_PER_FRAME)
         super().send_data(stream_id, data, end_stream, pad_length)
 
 

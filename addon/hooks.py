@@ -166,6 +166,8 @@ class JudgeAddon:
     @fail_closed
     def client_disconnected(self, client: Client) -> None:
         self._decided(client)
+        self.turns.decision.drop(client.id)
+        self.turns.room.drop(client.id)
         self.give_up(client, "the client left")
 
     def give_up(self, client: Client, why: str) -> None:
@@ -196,10 +198,14 @@ class JudgeAddon:
                 # Whoever is refused below the level of a flow ends or is alone with it: nothing more is read.
                 await self._turn(refusal.client, self.turns.decision, _TOO_MANY_DECISIONS, weight=1)
         except Busy as exc:
-            self.turned_away.count()
+            self._count_turned_away(refusal.client)
             refusal.answer = answers.busy(str(exc))
             return
         self.record_refusal(refusal)
+
+    def _count_turned_away(self, client: Client) -> None:
+        if client.connected:  # else it left before its turn, and was refused nothing
+            self.turned_away.count()
 
     def record_refusal(self, refusal: Refusal) -> None:
         """The same at once, whoever's turn it is: for what time itself bounds."""
@@ -240,7 +246,7 @@ class JudgeAddon:
         try:
             await self._turn(flow.client_conn, self.turns.decision, _TOO_MANY_DECISIONS)
         except Busy as exc:
-            self.turned_away.count()
+            self._count_turned_away(flow.client_conn)
             take_notes(flow, Notes(denial("busy"), request_from(flow, None)))
             self._answer(flow, answers.busy(str(exc)))
             return

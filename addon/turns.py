@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from impyard.addon.limits import Limits
 
+_AT_A_TIME = 4
+
 
 class Busy(Exception):
     """No turn came in time. The message is for the agent: passing, so it may ask again."""
@@ -21,7 +23,7 @@ class Busy(Exception):
 class Bucket:
     """So much at once, and so much per second from then on. What was spent beyond is owed."""
 
-    def __init__(self, at_once: float, per_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, at_once: float, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._at_once, self._per_s, self._clock = at_once, per_s, clock
         self._left, self._at = at_once, clock()
 
@@ -34,6 +36,17 @@ class Bucket:
 
     def spend(self, count: float) -> None:
         self._left -= count
+
+    def take(self) -> bool:
+        """Spend one, if there is one."""
+        if self.wait_s():
+            return False
+        self._left -= 1
+        return True
+
+    def give(self, count: float) -> None:
+        """So much more may be spent."""
+        self._left += count
 
 
 class Queue:
@@ -76,14 +89,22 @@ class Queue:
                 raise Busy(why) from None
             raise
 
+    def drop(self, client: str) -> None:
+        """A client left: those of it that wait are busy for good."""
+        for turn in list(self._waiting.get(client, ())):
+            self._forget(client, turn)
+            turn.cancel()
+
     def go_on(self) -> None:
-        """Let go whoever may."""
+        """Let go whoever may, a few at a time: the loop has others to look after in between."""
+        let_go = 0
         while self._waiting:
             delay = self._may_go()
-            if delay != 0:
+            if delay != 0 or let_go == _AT_A_TIME:
                 if delay is not None and self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(delay, self._time_has_come)
                 return
+            let_go += 1
             client, turns = next(iter(self._waiting.items()))
             turn = turns.popleft()
             self._count -= 1

@@ -17,6 +17,7 @@ from mitmproxy.proxy.layers.websocket import WebsocketLayer
 
 from impyard.addon.limits import limits_of
 from impyard.addon.notes import Notes
+from impyard.addon.turns import Bucket
 
 TOO_BIG = 1009  # RFC 6455, 7.4.1
 
@@ -27,6 +28,8 @@ class JudgedWebsocket(WebsocketLayer):
     def __init__(self, context: Context, flow: http.HTTPFlow, notes: Notes) -> None:
         super().__init__(context, flow)
         self._notes = notes
+        limits = limits_of(context.client)
+        self._nothing = Bucket(limits.control_frames, limits.control_frames_per_s)
 
     def relay_messages(self, event: events.Event) -> CommandGenerator[None]:
         if isinstance(event, events.DataReceived):
@@ -55,7 +58,12 @@ class JudgedWebsocket(WebsocketLayer):
             who = "box" if event.connection == self.context.client else "origin"
             yield from self._end(f"the {who} left the WebSocket without closing it", None)
             return
-        yield from super().relay_messages(event)
+        for command in super().relay_messages(event):
+            # The core says so of each ping and pong.
+            if isinstance(command, commands.Log) and not self._nothing.take():
+                yield from self._cut("too many frames that carry nothing")
+                return
+            yield command
 
     def _cut(self, why: str) -> CommandGenerator[None]:
         yield from self._end(why, wsproto.events.CloseConnection(code=TOO_BIG, reason="too large"))

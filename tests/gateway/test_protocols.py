@@ -212,6 +212,11 @@ class WebSocket:
         self.received = b""
         self.read()
 
+    @property
+    def socket(self) -> ssl.SSLSocket:
+        """What is below it."""
+        return self._socket
+
     def read(self) -> None:
         """Take in what has come."""
         data = b""
