@@ -98,3 +98,19 @@ def test_control_with_a_rule_the_push_goes_through(shop: Shop, tmp_path: Path) -
     committed(shop, tmp_path / "mine", 100)
     assert git(shop, "push", "-f", "https://git.test/open/repo.git", "main", cwd=tmp_path / "mine").returncode == 0
     assert any(asked.target.endswith("/git-receive-pack") for asked in shop.git.asked)
+
+
+@pytest.mark.attack("F24")
+def test_a_question_that_git_compresses_arrives_as_it_was_sent(shop: Shop, tmp_path: Path) -> None:
+    """git packs a request of more than a kilobyte: a clone of many branches asks for each."""
+    history = "".join(
+        f"commit refs/heads/b{number}\ncommitter t <t@a.test> {number} +0000\ndata 1\nx\n" for number in range(40)
+    )
+    fast_import = ["git", "-C", str(shop.repositories / "open" / "repo.git"), "fast-import", "--quiet", "--force"]
+    subprocess.run(fast_import, input=history.encode(), check=True)
+    cloned = git(shop, "clone", "-q", "--mirror", "https://git.test/open/repo.git", tmp_path / "all")
+    assert cloned.returncode == 0, cloned
+    packed = [asked for asked in shop.git.asked if asked.headers.get("content-encoding") == "gzip"]
+    assert packed and packed[0].body.startswith(b"\x1f\x8b")
+    assert len(git(shop, "branch", "-a", cwd=tmp_path / "all").stdout.splitlines()) >= 40
+    assert {line[::3] for line in shop.lines()} == {("allow", "rule")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.certs.authority import CERT_FILE, KEY_FILE, ensure_authority, inspect
 from tests.gateway.conftest import Bed
 from tests.gateway.test_protocols import Http2
-from tests.support.gateway import LiveGateway
+from tests.support.gateway import LiveGateway, read_reply
 from tests.support.origin import Pki
 from tests.support.service import tools_behind
 
@@ -47,6 +48,22 @@ def test_a_certificate_holds_the_asked_name_alone(bed: Bed) -> None:
         names = shown(bed, host).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert names.get_values_for_type(x509.DNSName) == [host]
         assert bed.gateway.get(f"https://{host}/pub/x").status in (200, 502)
+
+
+@pytest.mark.attack("F20", "F06")
+@pytest.mark.parametrize(("path", "status"), [("/pub/x", 200), ("/denied", 403)])
+def test_a_client_that_names_no_host_in_its_hello_is_judged_by_its_tunnel(bed: Bed, path: str, status: int) -> None:
+    context = ssl.create_default_context(cafile=str(bed.gateway.authority.cert_path))
+    context.check_hostname = False  # the certificate's chain is checked all the same; its name below
+    with context.wrap_socket(bed.gateway.tunnel("a.test:443")) as connection:
+        subject = connection.getpeercert()
+        assert subject is not None and subject["subjectAltName"] == (("DNS", "a.test"),)
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: a.test\r\n\r\n".encode())
+        assert read_reply(connection).status == status
+        connection.sendall(b"GET /pub/x HTTP/1.1\r\nHost: b.test\r\n\r\n")
+        assert read_reply(connection).status == 403
+    assert [line["reason"] for line in bed.gateway.decisions()][1] == "host-mismatch"
+    assert len(bed.a.seen) == (status == 200)
 
 
 @pytest.mark.attack("F20")
