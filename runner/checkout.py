@@ -5,8 +5,8 @@ may commit, but these files must stay yours: they are mounted read-only. A read-
 renamed is worth nothing, so each folder on the way to it is mounted on itself, which the kernel does not let anybody
 rename (rename(2), EBUSY). What git would obey and is not there yet is made for the run, empty, and removed after it.
 
-Looks, and makes and removes those places; mounts nothing. A repository that the agent makes itself is not covered: see
-docs/threat-model.md.
+Looks, and makes and removes those places; mounts nothing. A repository that the agent makes itself is not covered, and
+git looks into it from the one above when the index names it: see docs/threat-model.md. The summary names it.
 """
 
 from __future__ import annotations

@@ -154,9 +154,11 @@ class HumanView:
         rest = len(receipt.files) + receipt.files_more - len(names)
         self._list("files", names, rest, none="none new or changed")
         if not receipt.files_complete:
-            self._field("", "the workspace holds more files than are looked at")
+            self._field(
+                "", "the workspace holds more than is looked at: files and git repositories may be missing here"
+            )
         if receipt.repositories:
-            names = [f"{name} is new: its hooks and settings are the agent's" for name in receipt.repositories]
+            names = [f"{name} is new: look at it before you use git here" for name in receipt.repositories]
             self._list("git", names[:SUMMARY_REPOSITORIES], len(names) - len(names[:SUMMARY_REPOSITORIES]))
         self._field("in", receipt.workspace, whole=True)
         if self._left_out:

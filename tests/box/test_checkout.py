@@ -167,6 +167,25 @@ def test_what_is_guarded_would_run_on_the_host(tmp_path: Path, way: str) -> None
     assert (tmp_path / "ran").exists()
 
 
+@pytest.mark.attack("137")
+def test_a_repository_that_the_agent_makes_is_named(project: Project) -> None:
+    """It cannot be kept from the agent, and git runs what its settings say: from the checkout above, too."""
+    place = project.base / "work"
+    place.mkdir()
+    git(place, "init", "--quiet")
+    project.own(place)
+    make = "git init -q inner; cd inner; echo 1 > file; git add file; git -c user.name=a -c user.email=a@b commit -qm 1"
+    plant = f"git config core.fsmonitor 'touch {place}/ran; false'; cd ..; git add inner 2> /dev/null"
+    result = project.demo(f"run: {make}; {plant}", args=["--workspace", str(place)])
+    assert result.code == 0 and result.receipt["repositories"] == ["inner/.git"], result
+    assert "inner/.git is new: look at it before you use git here" in result.out
+    (place / "ran").unlink(missing_ok=True)
+    git(place, "-c", "diff.ignoreSubmodules=all", "status")
+    assert not (place / "ran").exists(), "what the documents advise"
+    git(place, "status")
+    assert (place / "ran").exists(), "the control: why it has to be named"
+
+
 def test_a_killed_runner_leaves_nothing_in_the_checkout(project: Project) -> None:
     place = project.base / "work"
     place.mkdir()
