@@ -16,7 +16,7 @@ from impyard.addon.limits import DEFAULTS
 _LOOK_S = 0.25
 # How much is read at once: at first, at most, and at least where it turns out to cost much. In CPU seconds of one read:
 # what is much, and what is little.
-_FIRST_READ, _MOST_READ, _LEAST_READ = 4096, 65536, 128
+_FIRST_READ, _MOST_READ, _LEAST_READ = 2048, 65536, 128
 _COSTLY_S, _CHEAP_S = 0.005, 0.002
 # How long the lane rests after a costly read, by what that took: a third of the loop's time is left to all of them.
 _REST = 2
@@ -101,6 +101,7 @@ class GatedReader:
         self._size = _FIRST_READ
         self._is_costly = False
         self._began = 0.0
+        self._was_full = False
         self._in_lane = False
 
     async def read(self, count: int) -> bytes:
@@ -118,6 +119,7 @@ class GatedReader:
         if self._is_costly and data:
             await self._lane.enter()
             self._in_lane = True
+        self._was_full = len(data) >= self._size
         self._began = time.thread_time()
         return data
 
@@ -127,7 +129,7 @@ class GatedReader:
         if took > _COSTLY_S:
             self._is_costly = True
             self._size = max(_LEAST_READ, self._size // 4)
-        elif took < _CHEAP_S:
+        elif took < _CHEAP_S and self._was_full:  # of a few bytes nothing is learned about many
             self._size = min(_MOST_READ, self._size * 2)
             self._is_costly = self._is_costly and self._size < _FIRST_READ
         self.leave(took)
