@@ -1,7 +1,7 @@
 # Each target sets up what it needs; see CONTRIBUTING.md.
 PYTHON := .venv/bin/python
 
-.PHONY: dev check fix test attacks bench package lint
+.PHONY: dev check fix test attacks bench soak package lint
 
 dev: ## .venv with everything for development
 	@IMPYARD_SETUP=dev bin/impyard
@@ -30,6 +30,10 @@ attacks: ## every attempt of the attack suite, and a table by group
 
 bench: dev ## figures beside their targets; some minutes. One of them: make bench NAMES=kept
 	$(PYTHON) -m tests.bench $(NAMES)
+
+soak: dev ## long runs, very many requests, random kills; as root, an hour or more. One of them: make soak NAMES=kills
+	bin/impyard image build
+	$(PYTHON) -m tests.soak $(NAMES)
 
 package: dev ## wheel and source archive in dist/
 	rm -rf build dist

@@ -46,9 +46,8 @@ class Bed:
     handles: int
     run_s: float
 
-    def leftovers(self) -> list[str]:
-        """What is there now that was not there in the beginning. What an engine does in its own time may take
-        some seconds."""
+    def leftovers(self, settle_s: float = SETTLE_S) -> list[str]:
+        """What is there now that was not there in the beginning, after an engine has had time for what it does late."""
         found: list[str] = []
 
         def is_settled() -> bool:
@@ -56,7 +55,7 @@ class Bed:
             return not found
 
         with contextlib.suppress(AssertionError):
-            wait_until(is_settled, SETTLE_S)
+            wait_until(is_settled, settle_s)
         return found
 
     def recount(self) -> None:
