@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.boxes import skip
 from tests.soak import engine_calls, kills, runs
 from tests.soak.bed import Bed, bed, engine_with_image
+from tests.support.boxes import skip
 from tests.support.engineproxy import Fault
 from tests.support.ownengine import OwnEngine
 
