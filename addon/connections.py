@@ -62,6 +62,7 @@ class JudgedConnections(HttpLayer):
         yield from super()._handle_event(event)
         if isinstance(event, events.ConnectionClosed):
             note_over(event.connection)
+            self._forget()  # a tunnel's outer layer, which opens no connection, hears of all that are opened inside
 
     def _forget(self) -> None:
         """Drop connections that have ended, of which the core would keep all until the client is gone."""
