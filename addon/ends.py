@@ -299,15 +299,34 @@ class JudgedHttp2Client(Http2Client):
         self._held = held
 
 
-class DroppedTrailers:
-    """Reads a chunked body and forgets its trailers, which nobody judged (and which mitmproxy cannot forward)."""
+class ChunkedBody:
+    """Reads a chunked body: the chunks that are there in one piece, and no trailers.
+
+    Each piece passes all layers and becomes a chunk for the other side, so chunks of one byte would keep the gateway
+    busy for seconds. Trailers were judged by nobody, and mitmproxy cannot forward them.
+    """
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
+        self._end: Any = None  # what came behind the piece that was handed out last
+        self._fault: h11.ProtocolError | None = None
 
     def __call__(self, buf: Any) -> Any:
-        event = self._reader(buf)
-        return h11.EndOfMessage() if isinstance(event, h11.EndOfMessage) and event.headers else event
+        if self._fault is not None:
+            raise self._fault
+        if self._end is not None:
+            return self._end
+        pieces = []
+        try:
+            while isinstance(event := self._reader(buf), h11.Data):
+                pieces.append(event.data)
+        except h11.ProtocolError as exc:
+            if not pieces:
+                raise
+            self._fault, event = exc, None
+        if isinstance(event, h11.EndOfMessage):
+            self._end = event = h11.EndOfMessage()
+        return h11.Data(data=b"".join(pieces)) if pieces else event
 
     def read_eof(self) -> Any:
         return self._reader.read_eof()
@@ -380,12 +399,12 @@ def error_answer(context: Context, event: ResponseProtocolError) -> Answer | Non
 
 
 def install() -> None:
-    """Have the core use our parsers towards origins, and drop trailers in both directions."""
+    """Have the core use our parsers towards origins, and our reading of chunks in both directions."""
     make = _http1.make_body_reader
 
     def make_body_reader(expected_size: int | None) -> Any:
         reader = make(expected_size)
-        return DroppedTrailers(reader) if expected_size is None else reader
+        return ChunkedBody(reader) if expected_size is None else reader
 
     _http1.make_body_reader = make_body_reader
     vars(http_layers)["Http1Client"] = JudgedHttp1Client

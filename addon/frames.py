@@ -46,6 +46,10 @@ class BoundedH2(BufferedH2Connection):
 
     def receive_data(self, data: Buffer) -> Any:
         found = super().receive_data(data)
+        # h2 looks at what a frame says of its length only when all of it, up to 16 MiB, is there.
+        head = bytes(vars(self.incoming_buffer)["_data"][:3])
+        if len(head) == 3 and int.from_bytes(head, "big") > self.max_inbound_frame_size:
+            raise h2.exceptions.FrameTooLargeError("a frame is longer than was agreed")
         if sum(len(vars(frame)["data"]) for frame in self._unfinished()) > self._limits.head_bytes:
             raise h2.exceptions.DenialOfServiceError("a head does not come to an end")
         return in_one_piece(found)

@@ -259,6 +259,9 @@ class JudgeAddon:
         if flow.error is not None or (flow.request.is_http2 and request.body_bytes and not flow.request.stream):
             # The latter: HTTP/2 says that no body follows, and its length that one does. An origin would wait for it.
             decision = denial("malformed", hint="a header or the framing of the body is not valid HTTP")
+        elif flow.request.is_http2 and not flow.request.stream and request.body_bytes:
+            # An HTTP/1 origin would take the next request on its connection for that body.
+            decision = denial("malformed", hint="send a well-formed HTTP request: it declares a body and has none")
         else:
             decision = judge(request, policy)
         version = policy.hash if isinstance(policy, Policy) else ""

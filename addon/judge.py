@@ -67,6 +67,8 @@ _MAX_METHODS = 4
 _MAX_TARGETS = 4
 _MAX_QUESTIONS = 256
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110 5.5, 5.2: some origins end a header at a bare CR
+_MAX_LENGTH = (1 << 63) - 1  # what origins read a length into: a larger one wraps around in some of them
+_FRAMING = "transfer-encoding"  # with more than chunks in it, an origin that knows only chunks would see no body
 _VERSIONS = ("1.0", "1.1", "2.0")
 
 
@@ -186,7 +188,7 @@ def _questions(request: Request, websocket: bool) -> list[_Question]:
     """Every reading of the request, the one as sent first. Raises Ambiguous."""
     path, query = request.path, request.query
     methods, targets = overrides(request.headers)
-    if "_method" in query or ("%" in query and "_method" in unquote(query)):
+    if "method" in _plain(query):  # PHP takes ".method" for "_method", ASP.NET any case of it
         methods += [value.upper() for value in Query(query).values("_method")]
     paths = readings(path) if path != "*" else ("*",)
     if len(paths) == 1 and not methods and not targets:
@@ -207,6 +209,11 @@ def _questions(request: Request, websocket: bool) -> list[_Question]:
         raise Ambiguous("it can be read in too many ways")
     queries = {text: Query(text) for _, text in pairs}
     return [_Question(method, reading, queries[text], websocket) for reading, text in pairs for method in methods]
+
+
+def _plain(query: str) -> str:
+    """The query decoded as often as any server does, in lower case."""
+    return (unquote(unquote(query)) if "%" in query else query).lower()
 
 
 def _query_readings(paths: tuple[str, ...], query: str) -> list[str]:
@@ -300,6 +307,10 @@ def _malformed(request: Request) -> str | None:
         return "the version is none that is spoken here"
     if _CONTROL.search("".join([value for _, value in request.headers])):
         return "a header holds control characters or is folded"
+    if request.body_bytes is not None and request.body_bytes > _MAX_LENGTH:
+        return "the length of the body is no plausible number"
+    if any(value.strip().lower() != "chunked" for name, value in request.headers if name.lower() == _FRAMING):
+        return "the body is framed in another way than in plain chunks"
     try:
         if canonical_host(request.host) != request.host:
             return "the host is not in its normal form"

@@ -31,6 +31,8 @@ _SLASHES = re.compile(r"//+")
 _PARAMETERS = re.compile(r";[^/]*")
 _CUT = re.compile(r"[;?#]")
 
+_LOOK_ALIKES = str.maketrans("\u2044\u2215\u29f8\u2216\u29f5\u29f9", "///\\\\\\")
+
 _Step = Callable[[str], str]
 
 
@@ -114,8 +116,11 @@ def _without_loose_authority(path: str) -> str:
 
 
 def _fold(path: str) -> str:
-    """Compatibility forms of dots and slashes (full width, leaders) become ASCII where names are normalised."""
-    return path if path.isascii() else unicodedata.normalize("NFKC", path)
+    """Compatibility forms of dots and slashes (full width, leaders) become ASCII where names are normalised.
+
+    So do look-alikes of slashes, where text is converted to an older character set by "best fit".
+    """
+    return path if path.isascii() else unicodedata.normalize("NFKC", path).translate(_LOOK_ALIKES)
 
 
 def _resolve_dots(path: str) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from impyard.box.attacks.framing import FRAMING
+from impyard.box.attacks.host import HOST
+from impyard.box.attacks.http2 import HTTP2
 from impyard.box.attacks.model import LIMIT, OK, WS, Attempt
 from impyard.box.attacks.proxy import PROXY
+from impyard.box.attacks.target import TARGET
+from impyard.box.attacks.websocket import WEBSOCKET
 
 WILD = "wild.test"
 
-ATTEMPTS: tuple[Attempt, ...] = (*PROXY,)
+ATTEMPTS: tuple[Attempt, ...] = (*PROXY, *HOST, *TARGET, *FRAMING, *HTTP2, *WEBSOCKET)
 
 
 def policy(port: int, ca: str) -> str:

@@ -36,14 +36,27 @@ class Client:
     """Reaches the proxy at `proxy`: a TCP address, or the path of a unix socket.
 
     port: the port of the names, 443 unless they are served elsewhere. ca: a PEM file with the authority that signs
-    what the proxy shows inside tunnels; None: whatever it shows is taken.
+    what the proxy shows inside tunnels; None: whatever it shows is taken. keep: whether honest requests share one
+    connection, which is quicker. quiet_s: how long an attempt waits for an answer that does not come.
     """
 
-    def __init__(self, proxy: Address, *, ca: str | None = None, port: int = 443, limit_s: float = LIMIT_S) -> None:
+    def __init__(
+        self,
+        proxy: Address,
+        *,
+        ca: str | None = None,
+        port: int = 443,
+        limit_s: float = LIMIT_S,
+        keep: bool = False,
+        quiet_s: float = LIMIT_S,
+    ) -> None:
         self.port = port
+        self.quiet_s = quiet_s
         self._proxy = proxy
         self._ca = ca
         self._limit_s = limit_s
+        self._keep = keep
+        self._kept: ssl.SSLSocket | None = None
 
     def filled(self, text: bytes) -> bytes:
         """`text` with {ok}, {ws} and {evil} as authorities, {ok+} and so on with the port in any case, {port} alone."""
@@ -95,9 +108,28 @@ class Client:
 
     def get(self, path: str) -> Reply:
         """An honest request to ok.test."""
-        with self.tls() as connection:
-            send(connection, self.filled(b"GET %s HTTP/1.1\r\nHost: {ok}\r\n\r\n" % path.encode()))
-            return read_reply(connection)
+        if self._kept is not None:
+            reply = self._get(self._kept, path)
+            if reply.status == 200:
+                return reply
+            self.close()
+        connection = self.tls()
+        reply = self._get(connection, path)
+        if self._keep and reply.status == 200:
+            self._kept = connection
+        else:
+            connection.close()
+        return reply
+
+    def _get(self, connection: ssl.SSLSocket, path: str) -> Reply:
+        send(connection, self.filled(b"GET %s HTTP/1.1\r\nHost: {ok}\r\n\r\n" % path.encode()))
+        return read_reply(connection)
+
+    def close(self) -> None:
+        """End what is kept."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
 
 def send(connection: socket.socket, data: bytes) -> bool:

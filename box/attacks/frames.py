@@ -54,6 +54,22 @@ def headers(stream: int, pairs: Pairs, *, end: bool = True) -> bytes:
     return first + middle + frame(CONTINUATION, END_HEADERS, stream, pieces[-1])
 
 
+def request(
+    stream: int,
+    path: bytes | None = b"/public/a",
+    *,
+    method: bytes | None = b"GET",
+    scheme: bytes | None = b"https",
+    authority: bytes | None = b"ok.test",
+    extra: Pairs = (),
+    first: Pairs = (),
+    end: bool = True,
+) -> bytes:
+    """The HEADERS of a request. None leaves a pseudo-header away; `first` comes before them, `extra` after."""
+    pseudo = ((b":method", method), (b":scheme", scheme), (b":authority", authority), (b":path", path))
+    return headers(stream, [*first, *((name, value) for name, value in pseudo if value is not None), *extra], end=end)
+
+
 def data(stream: int, payload: bytes, *, end: bool = True) -> bytes:
     """A DATA frame."""
     return frame(DATA, END_STREAM if end else 0, stream, payload)
@@ -73,6 +89,29 @@ def ws(
     else:
         head = bytes([first, mask | 127]) + size.to_bytes(8, "big")
     return head + (bytes(4) if masked else b"") + payload  # a mask of zeros leaves the payload as it is
+
+
+def close_code(connection: socket.socket) -> int:
+    """Read the other side's frames to its close frame: the code. CLOSED when it ends without, SILENT when it does not."""
+    data = b""
+    try:
+        while more := connection.recv(1 << 16):
+            data += more
+            while len(data) >= 4:
+                size, start = data[1] & 0x7F, 2
+                if size > 125:
+                    start = 4 if size == 126 else 10
+                    size = int.from_bytes(data[2:start], "big")
+                if data[0] & 0xF == CLOSE:
+                    return int.from_bytes(data[start : start + 2], "big")
+                if len(data) < start + size:
+                    break
+                data = data[start + size :]
+    except TimeoutError:
+        return SILENT
+    except OSError:
+        pass
+    return CLOSED
 
 
 @dataclass(slots=True)

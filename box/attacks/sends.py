@@ -27,10 +27,12 @@ def raw(data: bytes, *, answers: int = 1, tunnel: bool = False) -> Send:
     def attempt(client: Client) -> Result:
         with client.connect() as connection:
             if not tunnel:
-                return _spoken(connection, client.filled(data), answers)
+                return _spoken(client, connection, data, answers)
             send(connection, client.filled(data))
             granted = read_reply(connection, tunnel=True).status
-            return Result((granted, *_spoken(connection, b"", answers).statuses) if granted == 200 else (granted,))
+            return Result(
+                (granted, *_spoken(client, connection, b"", answers).statuses) if granted == 200 else (granted,)
+            )
 
     return attempt
 
@@ -41,7 +43,7 @@ def in_tunnel(data: bytes, target: bytes = b"{ok+}", *, answers: int = 0) -> Sen
     def attempt(client: Client) -> Result:
         try:
             with client.tunnel(client.filled(target)) as connection:
-                return _spoken(connection, client.filled(data), answers)
+                return _spoken(client, connection, data, answers)
         except Refused as refused:
             return Result((refused.status,), "the tunnel was refused")
 
@@ -63,7 +65,7 @@ def inside(
     def attempt(client: Client) -> Result:
         try:
             with client.tls(host, port, sni=sni, alpn=alpn) as connection:
-                return _spoken(connection, client.filled(data), answers, head_only=head_only)
+                return _spoken(client, connection, data, answers, head_only=head_only)
         except Refused as refused:
             return Result((refused.status,), "the tunnel was refused")
 
@@ -88,6 +90,7 @@ def h2(*pieces: bytes, host: str = OK, streams: tuple[int, ...] = (1,)) -> Send:
                 for piece in pieces:
                     if not send(connection, piece):
                         break
+                connection.settimeout(client.quiet_s)
                 found = frames.read_streams(connection, streams)
                 return Result(tuple(found.statuses[stream] for stream in streams))
         except Refused as refused:
@@ -97,7 +100,10 @@ def h2(*pieces: bytes, host: str = OK, streams: tuple[int, ...] = (1,)) -> Send:
 
 
 def websocket(*pieces: bytes, handshake: bytes = HANDSHAKE + b"\r\n") -> Send:
-    """A WebSocket handshake, and bytes after it was accepted. The answers: to it, and CLOSED once it has ended."""
+    """A WebSocket handshake, and bytes after it was accepted.
+
+    The answers: to it, and the code of the close frame that ended it, CLOSED when it ended without one.
+    """
 
     def attempt(client: Client) -> Result:
         try:
@@ -109,7 +115,8 @@ def websocket(*pieces: bytes, handshake: bytes = HANDSHAKE + b"\r\n") -> Send:
                 for piece in pieces:
                     if not send(connection, piece):
                         break
-                return Result((101, ended(connection)))
+                connection.settimeout(client.quiet_s)
+                return Result((101, frames.close_code(connection)))
         except Refused as refused:
             return Result((refused.status,), "the tunnel was refused")
 

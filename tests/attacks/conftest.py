@@ -35,7 +35,7 @@ from tests.support.streams import module_streams, streams  # noqa: F401 - fixtur
 
 NAMES = (OK, WS, EVIL, "*.wild.test")
 # What a bare proxy waits for in silence need not be waited for: whatever gets out does so at once.
-BARE_LIMIT_S = 2.0
+BARE_QUIET_S = 1.0
 SCRIPT = Path(__file__).parent / "bare_proxy.py"
 
 
@@ -99,7 +99,10 @@ def bare(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[Bed]:
     origin = CountingOrigin(pki.context(*NAMES))
     folder = tmp_path_factory.mktemp("bare")
     with Mitmdump(folder, origin.port) as port:
-        yield Bed(Client(("127.0.0.1", port), ca=str(folder / "mitmproxy-ca-cert.pem"), limit_s=BARE_LIMIT_S), origin)
+        ca = str(folder / "mitmproxy-ca-cert.pem")
+        client = Client(("127.0.0.1", port), ca=ca, quiet_s=BARE_QUIET_S, keep=True)
+        yield Bed(client, origin)
+        client.close()
     origin.close()
 
 
