@@ -92,7 +92,7 @@ def ws(
 
 
 def close_code(connection: socket.socket) -> int:
-    """Read the other side's frames to its close frame: the code. CLOSED when it ends without, SILENT when it does not."""
+    """The code of the close frame that ends a WebSocket. CLOSED when it ends without one, SILENT when it does not."""
     data = b""
     try:
         while more := connection.recv(1 << 16):

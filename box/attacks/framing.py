@@ -55,7 +55,9 @@ _LENGTHS = (
     *(
         _bad("77", f"Transfer-Encoding:{value!r}", b"Transfer-Encoding:%s\r\n" % value.encode("latin-1"),
              b"0\r\n\r\n" + _HIDDEN, bare=value in _LAX)
-        for value in (" xchunked", " chunked, chunked", " chunked, identity", " identity", " chunked;q=1", " chunked\x00", " \"chunked\"", " x, chunked", " gzip, chunked", " ,chunked",
+        for value in (" xchunked", " chunked, chunked", " chunked, identity", " identity", " chunked;q=1",
+                      " chunked\x00",
+                      " \"chunked\"", " x, chunked", " gzip, chunked", " ,chunked",
                       " chunked,", "", " chu\tnked", " chunked\xa0")
     ),
     *(
@@ -99,7 +101,8 @@ _LENGTHS = (
 _CHUNKS = (
     *(
         _begun("77", f"a chunk size of {size!r}", _CHUNKED, _chunked(b"hello", size=size.encode("latin-1")))
-        for size in ("-5", "+5", "0x5", " 5", "5g", "five", "", "fffffffffffffffffffff", "5\x00", "5_0", "\xb2", "00000000000000000000000000000005", "5\r", "\n5")
+        for size in ("-5", "+5", "0x5", " 5", "5g", "five", "", "fffffffffffffffffffff", "5\x00",
+                     "5_0", "\xb2", "00000000000000000000000000000005", "5\r", "\n5")
     ),
     _whole("77", "a chunk size with white space behind it", _CHUNKED, _chunked(b"hello", size=b"5 \t"), b"hello"),
     _begun("77", "a chunk that is longer than it says", _CHUNKED, b"3\r\nhello\r\n0\r\n\r\n"),
@@ -111,7 +114,8 @@ _CHUNKS = (
     _whole("77", "a chunk extension", _CHUNKED, _chunked(b"hello", extension=b";a=b"), b"hello"),
     _whole("77", "a chunk extension that is a request", _CHUNKED,
            _chunked(b"hello", extension=b';a="GET /private HTTP/1.1"'), b"hello"),
-    _whole("77", "a chunk size in capitals with zeros", _CHUNKED, _chunked(b"hello world", size=b"000B"), b"hello world"),
+    _whole("77", "a chunk size in capitals with zeros", _CHUNKED, _chunked(b"hello world", size=b"000B"),
+           b"hello world"),
     _whole("77", "CHUNKED in capitals", b"Transfer-Encoding: CHUNKED\r\n", _chunked(b"hello"), b"hello"),
     *(
         _attempt("86", f"{line.partition(':')[0]} as a trailer", answers=(PASSED | NO,), reasons=_BROKEN,
@@ -213,9 +217,11 @@ _UPGRADES = (
     ),
     _attempt("89", "HTTP/2 in the clear, at the port", answers=(NO,), reasons=_BROKEN, bare=False,
              send=sends.raw(frames.hello() + frames.request(1, authority=b"evil.test", scheme=b"http"))),
-    _attempt("89", "HTTP/2 in the clear, in a tunnel", answers=(NO,), reasons=_BROKEN, lines=frozenset({1, 2}), bare=False,
+    _attempt("89", "HTTP/2 in the clear, in a tunnel", answers=(NO,), reasons=_BROKEN, bare=False,
+             lines=frozenset({1, 2}),
              send=sends.in_tunnel(frames.hello() + frames.request(1), answers=1)),
-    _attempt("89", "HTTP/2 in TLS that did not agree on it", answers=(NO,), reasons=_BROKEN, lines=frozenset({1, 2}), bare=False,
+    _attempt("89", "HTTP/2 in TLS that did not agree on it", answers=(NO,), reasons=_BROKEN, bare=False,
+             lines=frozenset({1, 2}),
              send=sends.inside(frames.hello() + frames.request(1))),
     _attempt("89", "HTTP/1 in TLS that agreed on HTTP/2", answers=(NO,), reasons=_BROKEN, bare=False,
              send=sends.inside(b"GET /public/a HTTP/1.1\r\nHost: {ok}\r\n\r\n", alpn=("h2",), answers=0)),
@@ -244,7 +250,8 @@ _BODIES = (
     _limited("95", "a body that says it is over the limit", b"Content-Length: 100001\r\n", b"a" * 100_001),
     _limited("95", "a body that says it is far over the limit", b"Content-Length: 999999999999\r\n", b"a",
              bare=False),
-    _limited("85", "chunks that grow over the limit", _CHUNKED, _chunked(b"a" * 70_000)[:-5] * 4 + b"0\r\n\r\n", forwarded=True),
+    _limited("85", "chunks that grow over the limit", _CHUNKED, _chunked(b"a" * 70_000)[:-5] * 4 + b"0\r\n\r\n",
+             forwarded=True),
     _limited("85", "one chunk that grows over the limit", _CHUNKED, _chunked(b"a" * 300_000), forwarded=True),
     _limited("85", "chunks of one byte that grow over the limit", _CHUNKED, b"1\r\na\r\n" * 110_000 + b"0\r\n\r\n",
              forwarded=True, bare=False),

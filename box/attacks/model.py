@@ -106,7 +106,8 @@ class Attempt:
     answers: for each answer the statuses that are right. reasons: of the lines that deny, in the decision log.
     lines: how many lines there may be. sees: the requests that the origin may get ("GET /public/a"), no others.
     must: whether it has to get them; else an attempt that is refused is right as well.
-    carries: bytes of bodies that the origin has to get with `sees`. most: the most bytes of bodies it may get. never: bytes that the origin must not get.
+    carries: bytes of bodies that the origin has to get with `sees`. most: the most bytes of bodies it may get.
+    never: bytes that the origin must not get.
     bare: whether a proxy that judges nothing lets it out.
     """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Callable
 
 from impyard.box.attacks import frames
@@ -123,8 +122,9 @@ def websocket(*pieces: bytes, handshake: bytes = HANDSHAKE + b"\r\n") -> Send:
     return attempt
 
 
-def _spoken(connection: socket.socket | ssl.SSLSocket, data: bytes, answers: int, *, head_only: bool = False) -> Result:
-    send(connection, data)
+def _spoken(client: Client, connection: socket.socket, data: bytes, answers: int, *, head_only: bool = False) -> Result:
+    send(connection, client.filled(data))
+    connection.settimeout(client.quiet_s)
     if not answers:
         return Result((ended(connection),))
     statuses: list[int] = []

@@ -91,7 +91,8 @@ _PATHS = (
     _path("64", "", name="an empty target", bare=False),
     _path("64", "?/public/a", bare=False),
     _path("64", ";/public/a", bare=False),
-    *(_same("58", target) for target in ("/public/a/../b", "/public/./a", "/public/...", "/public/..a", "/public/a/..")),
+    *(_same("58", target) for target in ("/public/a/../b", "/public/./a", "/public/...", "/public/..a",
+                                         "/public/a/..")),
     *(_same("59", target) for target in ("/public/%41", "/public/a%20b", "/public/%e2%82%ac", "/public/a%2fb",
                                          "/public/a%252fb")),
     *(_same("64", target) for target in ("/public//a", "/public/a//", "/public/a;v=1", "/public/a?x=/../..",
@@ -113,11 +114,11 @@ _URLS = tuple(
 
 _SCHEMES = tuple(
     _attempt("34", name, send=send, answers=(PASSED | NO,), reasons=_GONE_TOO | {"host-mismatch"},
-             sees=("GET /public/a",), bare=False)
-    for name, send in (
-        ("a URL in clear text as the target in a tunnel", sends.get(b"http://{ok}/public/a")),
-        ("HTTP/2: another :scheme", sends.h2(frames.request(1, scheme=b"http"))),
-        ("HTTP/2: an empty :scheme", sends.h2(frames.request(1, scheme=b""))),
+             sees=("GET /public/a",), bare=bare)
+    for name, send, bare in (
+        ("a URL in clear text as the target in a tunnel", sends.get(b"http://{ok}/public/a"), True),
+        ("HTTP/2: another :scheme", sends.h2(frames.request(1, scheme=b"http")), False),
+        ("HTTP/2: an empty :scheme", sends.h2(frames.request(1, scheme=b"")), False),
     )
 )  # fmt: skip
 
@@ -126,7 +127,8 @@ _QUERIES = tuple(
     for target in ("/search?repo=evil", "/search?repo=ok&repo=evil", "/search?repo=evil&repo=ok",
                    "/search?repo=ok;repo=evil", "/search?repo=ok&repo[]=evil", "/search?repo=ok&repo[x]=evil",
                    "/search?repo=ok&REPO=evil", "/search?repo=ok&%72epo=evil", "/search?repo=ok&re%70o=%65vil",
-                   "/search?repo=ok&r%2565po=evil", "/search?repo[]=ok", "/search?repo=ok%00evil", "/search?repo=ok%26x",
+                   "/search?repo=ok&r%2565po=evil", "/search?repo[]=ok", "/search?repo=ok%00evil",
+                   "/search?repo=ok%26x",
                    "/search?repo", "/search?repo=", "/search", "/search?", "/search?%3frepo=ok", "/search?repo=OK",
                    "/search?repo=ok&+repo=evil", "/search?repo=ok&repo%20=evil", "/search?repo=%6fk&repo=evil",
                    "/search%3frepo=ok", "/search;?repo=evil", "/search?repo==ok", "/search?x=repo=ok",

@@ -84,7 +84,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[Bed]:
     gateway = LiveGateway(tmp_path_factory.mktemp("judged"), policy(origin.port, str(pki.ca_path)))
     assert gateway.first.get("event") == "ready", gateway.stderr_path.read_text()
     door = os.open(gateway.door, os.O_PATH)
-    client = Client(f"/proc/self/fd/{door}/judge.sock", ca=str(gateway.authority.cert_path))
+    client = Client(f"/proc/self/fd/{door}/judge.sock", ca=str(gateway.authority.cert_path), keep=True)
     try:
         yield Bed(client, origin, gateway.runs / "decisions.jsonl")
     finally:
