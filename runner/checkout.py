@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,12 +143,12 @@ def unmake(made: Sequence[Missing]) -> list[Path]:
     return changed
 
 
-def own_settings(home: str, config_home: str) -> list[Path]:
-    """Where git reads the caller's own settings from (git-config(1), FILES)."""
-    folders = [Path(home) / ".gitconfig"] if home else []
-    if config_home or home:
-        folders.append((Path(config_home) if config_home else Path(home) / ".config") / "git" / "config")
-    return folders
+def own_settings(homes: Iterable[str], config_home: str) -> list[Path]:
+    """Where git reads the machine's settings from, and those of a caller with these `homes` (git-config(1), FILES)."""
+    files = [Path("/etc/gitconfig")]
+    for home in filter(None, homes):
+        files += [Path(home) / ".gitconfig", Path(home) / ".config" / "git" / "config"]
+    return [*files, Path(config_home) / "git" / "config"] if config_home else files
 
 
 def _repositories(workspace: Path) -> Iterator[Path]:

@@ -31,7 +31,7 @@ from impyard.runner.signals import Signals
 from impyard.runner.stage import Stage
 from impyard.runner.text import visible
 from impyard.runner.times import now
-from impyard.runner.user import Inode, Owner, box_user, give_back, group, hand_over, passwd, share_run
+from impyard.runner.user import Inode, Owner, box_user, give_back, group, hand_over, home_of, passwd, share_run
 
 if TYPE_CHECKING:
     from impyard.runner.engine import Engine
@@ -319,8 +319,8 @@ class Enclosure:
         """What the box must not write of a checkout to work on, with all of it there."""
         if self.plan.workspace is None:
             return checkout.Guard()
-        home = os.environ.get("HOME", "")
-        settings = checkout.own_settings(home, os.environ.get("XDG_CONFIG_HOME", ""))
+        homes = {os.environ.get("HOME", ""), home_of(self.user.owner_uid)}  # under sudo they differ
+        settings = checkout.own_settings(sorted(homes), os.environ.get("XDG_CONFIG_HOME", ""))
         guard = checkout.find_guard(self.plan.workspace, settings)
         for path in guard.whole:
             self._note(f"the agent cannot commit in {path}, which is read-only as a whole: parts of it lie elsewhere")

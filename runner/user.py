@@ -51,6 +51,14 @@ def box_user(uid: int, gid: int, environ: Mapping[str, str]) -> BoxUser:
     return BoxUser(DEFAULT_ID, DEFAULT_ID, _name(DEFAULT_ID), uid, gid, uid)
 
 
+def home_of(uid: int) -> str:
+    """A user's home folder; "" for one whom the machine does not know."""
+    try:
+        return pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return ""
+
+
 def passwd(user: BoxUser, home: Path) -> str:
     """An /etc/passwd for the box in which `whoami` answers with the user's name."""
     folder = str(home) if not re.search(r"[:\n]", str(home)) else "/"  # the two signs that passwd(5) cannot hold

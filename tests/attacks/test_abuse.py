@@ -116,10 +116,10 @@ docker.client.DEFAULT_TIMEOUT_SECONDS = docker.api.client.DEFAULT_TIMEOUT_SECOND
 def test_an_agent_that_is_silent_for_longer_than_the_engines_client_waits(
     project: Project, tmp_path: Path, box_image: str
 ) -> None:
-    limit = 3
+    limit = 2
     (tmp_path / "sitecustomize.py").write_text(SHORT.format(limit=limit))
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    result = project.demo(f"run: sleep {limit + 4}", "write 4 to answer.txt", env=env)
+    result = project.demo(f"run: sleep {limit + 2}", "write 4 to answer.txt", env=env)
     assert (result.code, result.file("answer.txt")) == (0, "4"), result
     assert result.receipt["exit_reason"] == "finished"
 

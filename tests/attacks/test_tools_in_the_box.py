@@ -16,7 +16,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.boxes import MakeProject
 from tests.support.project import Project
 from tests.support.service import Asked, Given, Service
 
@@ -61,6 +60,12 @@ networkPolicies:
     upstream: http://127.0.0.1:{}
     policies: [{{action: ALLOW, method: GET, path: /.*}}]
 """
+
+# What the runner's own shell may say to other tools.
+MISLEADING = {
+    **dict.fromkeys(("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"), "/nowhere"),
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:1"),
+}
 
 
 def package() -> bytes:
@@ -126,7 +131,7 @@ def said(module_project: Project, origin: Service) -> dict[str, dict[str, str]]:
         'grep -qF "$(sed -n 2p $NODE_EXTRA_CA_CERTS)" $SSL_CERT_FILE && echo in >> bundle',
         "touch $HOME/.npmrc && ls -A $HOME > home; touch /new /opt/pi/new 2> root; true",
     ]
-    result = project.demo(project.script("tools.sh", "\n".join(script)), limit_s=170)
+    result = project.demo(project.script("tools.sh", "\n".join(script)), limit_s=170, env=MISLEADING)
     assert result.code == 0 and result.run is not None, result
     found: dict[str, dict[str, str]] = {"a": {}, "d": {}, "files": {}}
     for number, name in enumerate(TOOLS):
@@ -178,14 +183,6 @@ def test_caches_go_home_and_the_root_stays_as_it_is(said: dict[str, dict[str, st
 
 
 @pytest.mark.attack("F39")
-def test_an_environment_for_other_tools_does_not_reach_impyards_own_parts(
-    make_project: MakeProject, origin: Service
-) -> None:
-    """Python's HTTP libraries obey these before any argument; the runner asks the engine, the gateway origins."""
-    project = make_project(POLICY.format(origin.port))
-    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
-    env = dict.fromkeys(names, "/nowhere") | dict.fromkeys(
-        ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:1"
-    )
-    result = project.demo("run: curl -sS https://allowed.test/mine > got", env=env)
-    assert (result.code, result.file("got")) == (0, "this is /mine\n"), result
+def test_an_environment_for_other_tools_does_not_reach_impyards_own_parts(said: dict[str, dict[str, str]]) -> None:
+    """Python's HTTP libraries obey MISLEADING before any argument; the run that all here rests on had it."""
+    assert "this is /curl" in said["a"]["curl"]

@@ -103,10 +103,10 @@ def test_included_settings_name_more(place: Path) -> None:
 def test_the_callers_own_settings_count(place: Path, tmp_path: Path) -> None:
     repository(place / ".git")
     (tmp_path / ".gitconfig").write_text("[core]\n\thooksPath = .githooks\n")
-    shut, _, _ = names(place, find_guard(place, own_settings(str(tmp_path), "")))
+    shut, _, _ = names(place, find_guard(place, own_settings([str(tmp_path)], "")))
     assert ".githooks" in shut
-    assert own_settings("", "") == []
-    assert own_settings("", "/c") == [Path("/c/git/config")]
+    assert own_settings([""], "") == [Path("/etc/gitconfig")]
+    assert own_settings([], "/c") == [Path("/etc/gitconfig"), Path("/c/git/config")]
 
 
 def test_inner_and_bare_repositories_and_the_folders_on_the_way(place: Path) -> None:
