@@ -65,6 +65,7 @@ def test_a_large_upload_passes_unchanged_with_flat_memory(bed: Bed, chunked: boo
     assert bed.gateway.outcomes(2)[1]["bytes_up"] == 100 * MB
 
 
+@pytest.mark.attack("F03", "F04")
 @pytest.mark.parametrize("expect", [False, True], ids=["plain", "expect-continue"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 def test_a_denied_upload_is_answered_before_its_body(bed: Bed, chunked: bool, expect: bool) -> None:
@@ -86,8 +87,10 @@ def test_a_denied_upload_is_answered_before_its_body(bed: Bed, chunked: bool, ex
     assert bed.gateway.memory_kib() - before < FLAT_KIB
     assert [line["verdict"] for line in bed.gateway.decisions()] == ["deny"]
     assert bed.untouched()
+    assert bed.gateway.get("https://a.test/pub/after").status == 200
 
 
+@pytest.mark.attack("95")
 def test_an_upload_over_its_rules_limit_is_denied_by_its_length(bed: Bed) -> None:
     reply = bed.gateway.get("https://a.test/limited", "POST", body=bytes(100_001))
     assert (reply.status, reply.json()["reason"]) == (403, "body-limit")
@@ -95,6 +98,7 @@ def test_an_upload_over_its_rules_limit_is_denied_by_its_length(bed: Bed) -> Non
     assert bed.gateway.get("https://a.test/limited", "POST", body=bytes(100_000)).status == 200
 
 
+@pytest.mark.attack("85", "95")
 def test_an_upload_that_grows_over_its_limit_is_cut(bed: Bed) -> None:
     with bed.gateway.tls("a.test") as connection:
         connection.sendall(b"POST /limited HTTP/1.1\r\nHost: a.test\r\ntransfer-encoding: chunked\r\n\r\n")
