@@ -65,9 +65,12 @@ class JudgedConnections(HttpLayer):
             self._forget()  # a tunnel's outer layer, which opens no connection, hears of all that are opened inside
 
     def _forget(self) -> None:
-        """Drop connections that have ended, of which the core would keep all until the client is gone."""
+        """Drop connections that have ended, of which the core would keep all until the client is gone.
+
+        Not the client's own: what is still said to it must find it, even when it does not hear it any more.
+        """
         servers = [stream.context.server for stream in self.streams.values()]
-        used = {*servers, *map(carrier, servers), *self.waiting_for_establishment}
+        used = {self.context.client, *servers, *map(carrier, servers), *self.waiting_for_establishment}
         for connection in [each for each in self.connections if is_over(each) and each not in used]:
             del self.connections[connection]
 
