@@ -75,7 +75,7 @@ class TapeBed:
         policy = POLICY.format(a=self.a.port, two=self.two.port, plain=self.plain.port, ca=pki.ca_path)
         self.gateway = LiveGateway(root, policy, fault=fault)
         assert self.gateway.first.get("event") == "ready", self.gateway.stderr_path.read_text()
-        self._honest = 0
+        self._honest = self._read = 0
         self.through = self.denied = 0
         assert self.gateway.get("https://b.test/").status == 200  # and its logs are open
         self._idle = self._open_files(below=0, seconds=0.5)
@@ -139,6 +139,9 @@ class TapeBed:
         path = f"/honest/{self._honest}"
         assert self.gateway.get(f"https://b.test{path}").status == 200
         assert self._open_files(below=self._idle) <= self._idle, "a connection stays open"
+        said = self.gateway.stderr_path.read_text()
+        new, self._read = said[self._read :], len(said)
+        assert "Traceback" not in new, new  # a crash ends the connection, and still is a fault
         lines, outcomes = self._settled()
         origins = (self.a, self.two, self.plain)
         assert all(origin.settled() for origin in origins), "a connection to an origin stays open"
