@@ -103,6 +103,7 @@ class GatedReader:
         self._began = 0.0
         self._was_full = False
         self._in_lane = False
+        self.listens = False  # whether it is the other side that is waited for
 
     async def read(self, count: int) -> bytes:
         """At most `count` bytes, b"" at the end. `done` is called when they have been worked on.
@@ -115,7 +116,11 @@ class GatedReader:
                     await self._gate.passed()
             if not self._gate.is_open and _has_left(self._peer):
                 raise ConnectionResetError
-        data = await self._reader.read(min(count, self._size))
+        self.listens = True
+        try:
+            data = await self._reader.read(min(count, self._size))
+        finally:
+            self.listens = False
         if self._is_costly and data:
             await self._lane.enter()
             self._in_lane = True

@@ -206,6 +206,11 @@ class DoorConnection(server.ConnectionHandler):
             # A layer has crashed in the middle of a message: what would follow is undefined.
             self.abort()
 
+    @property
+    def listens(self) -> bool:
+        """Whether the box is waited for; else it is we who do not take what it has to say."""
+        return any(reader.listens for source, reader in self._reads.values() if source is self.client)
+
     def say(self, last_words: bytes) -> None:
         """Send that to a client that speaks no TLS, and end its connection."""
         self._writer.write(last_words)

@@ -33,7 +33,9 @@ async def sweep(door: Door, judge: JudgeAddon) -> None:
         await asyncio.sleep(judge.limits.sweep_s)
         now = time.monotonic()
         for connection in door.connections():
-            if connection.client.owed.is_late(now, judge.limits):
+            if not connection.listens:
+                connection.client.owed.since = now
+            elif connection.client.owed.is_late(now, judge.limits):
                 _end_late(connection, judge)
         used = _end_idle(door, judge, used, now)
         for flow, notes in _in_progress(judge):

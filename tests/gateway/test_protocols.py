@@ -68,10 +68,10 @@ class Http2:
         self._h2.send_data(stream, data, end_stream=end)
         self._flush()
 
-    def pour(self, stream: int, total: int, *, seconds: float) -> int:
-        """Send a body as far as windows and the socket allow; how much went."""
+    def pour(self, stream: int, total: int, *, seconds: float, patience: float = 0.2) -> int:
+        """Send a body as far as windows and the socket allow; how much went. patience: with the socket, in seconds."""
         sent, deadline = 0, time.monotonic() + seconds
-        self._socket.settimeout(0.2)
+        self._socket.settimeout(patience)
         while sent < total and time.monotonic() < deadline:
             size = min(self._h2.local_flow_control_window(stream), self._h2.max_outbound_frame_size)
             if size:
