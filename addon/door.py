@@ -266,7 +266,10 @@ class Door:
                 for path in (directory / "judge.sock", directory / "life.sock", directory):
                     os.chown(path, uid, -1 if gid is None else gid)
         except OSError as exc:
-            raise ImpyardError(f"cannot open the door in {str(directory)!r}: {exc.strerror or exc}") from exc
+            raise ImpyardError(
+                f"cannot open the door in {str(directory)!r}: {(exc.strerror or str(exc)).lower()}",
+                hint="that folder must be writable, and its file system needs some space and must take sockets",
+            ) from exc
         self._servers.append(await asyncio.start_unix_server(self._handle, sock=judge, backlog=self._limits.backlog))
         self._servers.append(await asyncio.start_unix_server(self._hold, sock=life))
 

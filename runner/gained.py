@@ -1,4 +1,4 @@
-"""Which files a folder has gained or changed between two looks. Links are not followed."""
+"""Which files a folder has gained or changed between two looks. No link is followed, not even one in its place."""
 
 from __future__ import annotations
 
@@ -41,7 +41,11 @@ def snapshot(folder: Path, most: int = MAX_ENTRIES) -> Snapshot:
         inner = pending.pop()
         missing = set(BARE_REPOSITORY)
         try:
-            with os.scandir(folder / inner) as entries:
+            handle = os.open(folder / inner, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            with os.scandir(handle) as entries:
                 for entry in entries:
                     seen += 1
                     if seen > most:

@@ -146,6 +146,7 @@ def test_a_long_prompt_with_every_kind_of_sign(project: Project) -> None:
 
 
 @pytest.mark.parametrize("first", ["@/etc/passwd", "--version", "-", "!id", "/quit"])
+@pytest.mark.attack("160")
 def test_what_begins_like_something_else_is_a_prompt(project: Project, first: str) -> None:
     prompt = f"{first}\nwrite 4 to answer.txt"
     (project.root / "prompt.txt").write_text(prompt)

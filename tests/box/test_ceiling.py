@@ -32,6 +32,7 @@ WAITING = "run: touch there; sleep 300"
         pytest.param(["run: sleep 0.01"] * 4000, id="an agent that loops"),
     ],
 )
+@pytest.mark.attack("154")
 def test_a_run_is_killed_at_its_ceiling(project: Project, prompt: list[str]) -> None:
     began = time.monotonic()
     result = project.demo(*prompt, args=["--ceiling", "0.1"])
@@ -43,7 +44,7 @@ def test_a_run_is_killed_at_its_ceiling(project: Project, prompt: list[str]) -> 
     assert project.leftovers() == []
 
 
-@pytest.mark.attack("F54", control=True)
+@pytest.mark.attack("154", "F54", control=True)
 def test_a_run_that_is_quicker_than_its_ceiling_is_not_killed(project: Project) -> None:
     """The control."""
     result = project.demo("run: sleep 1", args=["--ceiling", "0.5"])
@@ -60,6 +61,7 @@ def kill_and_wait(project: Project, victim: Callable[[], int], number: int) -> f
     return time.monotonic() - began
 
 
+@pytest.mark.attack("155")
 def test_a_killed_runner_takes_gateway_and_box_with_it(project: Project) -> None:
     process = project.start("run", "--model", "demo", f"run: {STUBBORN}")
     assert kill_and_wait(project, lambda: process.pid, signal.SIGKILL) < 10
@@ -75,6 +77,7 @@ def test_a_killed_runner_takes_gateway_and_box_with_it(project: Project) -> None
     assert project.impyard("decisions", "--verify").code == 0
 
 
+@pytest.mark.attack("130")
 def test_a_killed_gateway_ends_the_box(project: Project) -> None:
     process = project.start("run", "--model", "demo", f"run: {STUBBORN}")
     assert kill_and_wait(project, project.gateway, signal.SIGKILL) < 10

@@ -48,6 +48,7 @@ def error(result: Result) -> str:
     return result.err.splitlines()[0]
 
 
+@pytest.mark.attack("157", "158", "161", control=True)
 def test_the_same_run_is_not_refused(project: Project) -> None:
     """The control of all that follow, and of the watch for containers."""
     since = time.time()
@@ -58,6 +59,7 @@ def test_the_same_run_is_not_refused(project: Project) -> None:
 # -- the gateway ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.attack("157")
 def test_a_gateway_that_cannot_start(project: Project) -> None:
     broken = project.base / "broken" / "mitmproxy"
     broken.mkdir(parents=True)
@@ -80,6 +82,7 @@ def standing_still(project: Project) -> Iterator[tuple[subprocess.Popen[bytes], 
     assert not any("/containers/create" in call for call in proxy.calls), proxy.calls
 
 
+@pytest.mark.attack("157")
 def test_a_gateway_that_dies_right_after_its_start(project: Project) -> None:
     since = time.time()
     with standing_still(project) as (process, _door):
@@ -109,6 +112,7 @@ def _pass_on(connection: socket.socket, door: Path) -> None:
 
 
 @pytest.mark.parametrize("serve", [_answer, _pass_on], ids=["answers itself", "passes on to the real one"])
+@pytest.mark.attack("158")
 def test_an_impostor_at_the_door(project: Project, serve: Callable[[socket.socket, Path], None]) -> None:
     since = time.time()
     with standing_still(project) as (process, door), socket.socket(socket.AF_UNIX) as listener:
@@ -270,12 +274,14 @@ def test_a_log_on_a_full_disk(project: Project, tiny_disk: Path) -> None:
 # -- the engine and its image -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.attack("157")
 def test_an_image_that_is_missing_and_cannot_be_built(project: Project) -> None:
     result = refused(project, env={"IMPYARD_BASE_IMAGE": "127.0.0.1:1/none:1"})
     assert "127.0.0.1:1/none:1" in error(result)
     assert "there is no image `impyard-none:1`" in error(refused(project, "--image", "impyard-none:1"))
 
 
+@pytest.mark.attack("157")
 def test_an_engine_that_is_down(project: Project) -> None:
     result = refused(project, env={"DOCKER_HOST": f"unix://{project.base}/none.sock"})
     assert "Docker" in error(result) and "start" in result.err
@@ -300,6 +306,7 @@ def test_an_engine_that_the_user_may_not_use(make_project: MakeProject, ordinary
 # -- the project ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.attack("161")
 def test_the_whole_machine_as_a_project(project: Project) -> None:
     policy = ["--policy", str(project.policy)]
     assert "`/`" in error(refused(project, "--project", "/", *policy, root=Path("/")))
@@ -310,6 +317,7 @@ def test_the_whole_machine_as_a_project(project: Project) -> None:
             assert folder in error(refused(project, "--project", folder, *policy, root=Path(folder)))
 
 
+@pytest.mark.attack("161")
 def test_a_home_as_a_project(project: Project) -> None:
     home = {"HOME": str(project.root)}
     assert "home" in error(refused(project, env=home))

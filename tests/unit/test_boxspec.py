@@ -141,10 +141,12 @@ def test_it_can_be_found_by_its_labels_and_goes_by_itself() -> None:
     assert box().name == f"impyard-box-{PATHS.id}"
 
 
+@pytest.mark.attack("164")
 def test_the_image_is_named_by_its_digest() -> None:
     assert str(create_call(box())["Image"]).startswith("sha256:")
 
 
+@pytest.mark.attack("160")
 def test_what_people_name_things_stays_data() -> None:
     odd = Path("/srv/a:ro,b --privileged\"'")
     call = create_call(box(paths=RunPaths(odd, PATHS.id), workspace=RunPaths(odd, PATHS.id).workspace))
@@ -153,6 +155,7 @@ def test_what_people_name_things_stays_data() -> None:
     json.dumps(call)
 
 
+@pytest.mark.attack("160")
 def test_neither_credential_nor_prompt_is_in_the_create_call() -> None:
     assert "Env" not in create_call(box())
     assert create_call(box())["Cmd"] == []
