@@ -147,3 +147,20 @@ def test_a_line_without_an_end_is_stored_as_it_comes(monkeypatch: pytest.MonkeyP
     shown = [item.data for item in there.items() if isinstance(item, Line)]
     assert (tmp_path / "out").stat().st_size == 100 * 65536 + bool(shown)
     assert sum(map(len, shown)) <= MIB, "what is not shown is not held either"
+
+
+@pytest.mark.attack("157", "F53")
+def test_an_engine_that_never_tells_of_the_end_does_not_keep_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = FakeEngine([])
+    box = make_stage(monkeypatch, tmp_path, fake)
+    monkeypatch.setattr(engine, "kill", lambda _container: None)  # it takes the call, and that is all
+    monkeypatch.setattr(stage, "END_LIMIT_S", 0.3)
+    box.start(600)
+    began = time.monotonic()
+    box.end("gateway-lost")
+    assert list(box.items()) == [Over(None)]
+    assert 0.3 <= time.monotonic() - began < 10
+    assert box.ended_by == "gateway-lost"
+    fake.ended.set()
