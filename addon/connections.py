@@ -8,7 +8,7 @@ from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers.http import GetHttpConnection, HttpLayer, RegisterHttpConnection
 
-from impyard.addon import proxytunnel
+from impyard.addon import originends, proxytunnel
 from impyard.addon.destination import (
     Attempt,
     Destination,
@@ -23,6 +23,7 @@ from impyard.addon.destination import (
 )
 from impyard.addon.dialing import why_ended
 
+originends.install()
 proxytunnel.install()
 
 

@@ -39,11 +39,11 @@ from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
 
 from impyard.addon import answers
 from impyard.addon.answers import Answer
+from impyard.addon.boxends import JudgedHttp1Server, JudgedHttp2Server
 from impyard.addon.clocks import owes
 from impyard.addon.connections import JudgedConnections, connection_to
 from impyard.addon.destination import carrier
 from impyard.addon.dialing import why_ended
-from impyard.addon.ends import JudgedHttp1Server, JudgedHttp2Server
 from impyard.addon.limits import limits_of
 from impyard.addon.notes import notes_of
 from impyard.addon.wire import to_response

@@ -76,7 +76,7 @@ def test_a_log_that_cannot_be_written_denies_all(own_bed: Bed) -> None:
     reply = gateway.get("https://a.test/pub/x")
     assert (reply.status, reply.json()["reason"]) == (403, "log-unwritable")
     assert len(own_bed.a.seen) == 1
-    assert any(event["event"] == "log-unwritable" for event in gateway.events)
+    assert gateway.told("log-unwritable")
     log.rmdir()
     (gateway.runs / "kept").rename(log)
     assert gateway.get("https://a.test/pub/x").status == 200
@@ -108,7 +108,7 @@ def test_a_full_disk_denies_all(tmp_path: Path, pki: Pki) -> None:
 # A gateway with a fault planted in one hook. The control is the unguarded hook: see the next test.
 PLANTED = """
     import sys
-    from impyard.addon import hooks
+    from impyard.addon import hooks, tunnels
     {unguard}
     def broken(*args, **kwargs):
         raise RuntimeError("planted")
@@ -134,7 +134,7 @@ PLANTED = """
         ),
         ("connecting", "hooks.JudgeAddon.server_connect = hooks.fail_closed(broken)"),
         ("cleaning", "hooks.strip_for_origin = broken"),
-        ("layers", "hooks.looks_like_http = broken"),
+        ("layers", "tunnels.looks_like_http = broken"),
         ("a body hook", "hooks.JudgeAddon._body_bytes = broken"),
     ],
 )

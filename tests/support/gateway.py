@@ -116,6 +116,15 @@ class LiveGateway:
     def decisions(self) -> list[dict[str, Any]]:
         return _lines(self.runs / "decisions.jsonl")
 
+    def told(self, event: str) -> bool:
+        """Whether the runner hears of such an event within a moment."""
+        deadline = time.monotonic() + 5
+        while not any(told["event"] == event for told in self.events):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
     def outcomes(self, count: int = 0) -> list[dict[str, Any]]:
         """The outcome lines, after waiting a moment for `count` of them: they follow the answer."""
         deadline = time.monotonic() + 5

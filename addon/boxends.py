@@ -1,29 +1,20 @@
-"""The two ends of an HTTP connection: mitmproxy's parsers, bounded, and with a record of what they refuse.
-
-The core builds its origin-side parsers from names in its own modules; `install` puts ours there, once per process.
-"""
+"""The box's end of an HTTP connection: mitmproxy's parsers, bounded, and with a record of what they refuse."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any
 
 import h2.errors
 import h2.events
 import h2.exceptions
-import h11
 from mitmproxy.connection import ConnectionState
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator
-from mitmproxy.proxy.layers import http as http_layers
-from mitmproxy.proxy.layers.http import _http1
 from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     HttpEvent,
-    RequestData,
     RequestHeaders,
     RequestProtocolError,
     ResponseData,
@@ -31,23 +22,21 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseHeaders,
     ResponseProtocolError,
 )
-from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
-from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
+from mitmproxy.proxy.layers.http._http1 import Http1Server
+from mitmproxy.proxy.layers.http._http2 import Http2Server
 
 from impyard.addon import answers
 from impyard.addon.answers import Answer
+from impyard.addon.bodies import joined
 from impyard.addon.clocks import owes
 from impyard.addon.destination import Refusal, RefusedHook
-from impyard.addon.frames import BoundedH2, in_one_piece
-from impyard.addon.limits import Limits, limits_of
+from impyard.addon.frames import BoundedH2
+from impyard.addon.heads import head_excess, seen, unfinished_excess
+from impyard.addon.limits import limits_of
 from impyard.addon.wire import to_response
 
-# What a request line has besides its target: a method, a version, blanks.
-_REQUEST_LINE_BESIDES = 64
 # The core takes these from the ends of a value before the judge sees it; with them `chunked` is no longer `chunked`.
 _STRIPPED_BY_THE_CORE = re.compile(rb"[\x0b\x0c]")
-# An interim answer, which is not the answer (RFC 9110, 15.2); 101 is one.
-_INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
 _FAULTS_OF_THE_BOX = (
     ErrorCode.GENERIC_CLIENT_ERROR,
     ErrorCode.REQUEST_VALIDATION_FAILED,
@@ -87,7 +76,7 @@ class JudgedHttp1Server(Http1Server):
             yield ReceiveHttp(RequestProtocolError(self.stream_id, message, ErrorCode.CLIENT_DISCONNECTED))
 
     def read_body(self, event: events.Event) -> CommandGenerator[None]:
-        yield from _joined(super().read_body(event))
+        yield from joined(super().read_body(event))
 
     def _keep_time(self) -> None:
         """Say what is owed now, and how many bytes of later requests wait for the one in progress."""
@@ -109,10 +98,10 @@ class JudgedHttp1Server(Http1Server):
 
     def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
         limits = limits_of(self.conn)
-        if excess := _unfinished_excess(self.buf, limits):
+        if excess := unfinished_excess(self.buf, limits):
             yield from self._refuse("too-large", *excess)
             return
-        head = _seen(self.buf)
+        head = seen(self.buf)
         if _STRIPPED_BY_THE_CORE.search(head, 0, max(head.find(b"\r\n\r\n"), 0)):
             yield from self._refuse("malformed", "a header holds a control byte")
             return
@@ -243,150 +232,6 @@ class JudgedHttp2Server(Http2Server):
         yield from super().protocol_error(message, error_code)
 
 
-class JudgedHttp1Client(Http1Client):
-    """The origin's side of an HTTP/1 connection: interim answers are dropped, what never ends, ends it."""
-
-    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
-        yield from super()._handle_event(event)
-        limit = limits_of(self.context.client).unparsed_bytes
-        if self.state in (self.done, self.passthrough) or len(self.buf) <= limit:
-            return
-        # Only what cannot be parsed stays here: the line of a chunk, trailers.
-        yield from self._end("the answer does not come to an end")
-
-    def read_body(self, event: events.Event) -> CommandGenerator[None]:
-        yield from _joined(super().read_body(event))
-
-    def _end(self, message: str) -> CommandGenerator[None]:
-        self.buf = type(self.buf)()
-        yield commands.CloseConnection(self.conn)
-        if self.stream_id is not None:
-            yield ReceiveHttp(ResponseProtocolError(self.stream_id, message, ErrorCode.GENERIC_SERVER_ERROR))
-
-    def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
-        while self.request is not None and _INTERIM.match(bytes(self.buf)):
-            if not self.buf.maybe_extract_lines():
-                break
-        limit = limits_of(self.context.client).head_bytes
-        if len(self.buf) > limit and _seen(self.buf).find(b"\r\n\r\n", 0, limit) < 0:
-            yield from self._end("the head of the answer is too large")
-            return
-        if isinstance(event, events.DataReceived) and not self.buf:
-            return
-        yield from super().read_headers(event)
-
-
-class JudgedHttp2Client(Http2Client):
-    """The origin's side of an HTTP/2 connection: what it grants no window for stays with the box."""
-
-    _held = 0
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        receive = self.h2_conn.receive_data
-        vars(self.h2_conn)["receive_data"] = lambda data: in_one_piece(receive(data))
-
-    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
-        yield from super()._handle_event(event)
-        gates = getattr(self.context.client, "gates", None)
-        if gates is None or not (self._held or self.h2_conn.stream_buffers):
-            return
-        gone = isinstance(event, events.ConnectionClosed)
-        held = (
-            0 if gone else sum(len(chunk.data) for chunks in self.h2_conn.stream_buffers.values() for chunk in chunks)
-        )
-        gates.uploads.add(held - self._held)
-        self._held = held
-
-
-class ChunkedBody:
-    """Reads a chunked body: the chunks that are there in one piece, and no trailers.
-
-    Each piece passes all layers and becomes a chunk for the other side, so chunks of one byte would keep the gateway
-    busy for seconds. Trailers were judged by nobody, and mitmproxy cannot forward them.
-    """
-
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
-        self._end: Any = None  # what came behind the piece that was handed out last
-        self._fault: h11.ProtocolError | None = None
-
-    def __call__(self, buf: Any) -> Any:
-        if self._fault is not None:
-            raise self._fault
-        if self._end is not None:
-            return self._end
-        pieces = []
-        try:
-            while isinstance(event := self._reader(buf), h11.Data):
-                pieces.append(event.data)
-        except h11.ProtocolError as exc:
-            if not pieces:
-                raise
-            self._fault, event = exc, None
-        if isinstance(event, h11.EndOfMessage):
-            self._end = event = h11.EndOfMessage()
-        return h11.Data(data=b"".join(pieces)) if pieces else event
-
-    def read_eof(self) -> Any:
-        return self._reader.read_eof()
-
-
-def _joined(found: CommandGenerator[None]) -> CommandGenerator[None]:
-    """The same, with what is read of a body at once in one piece: a chunk of one byte costs as much as a big one."""
-    pieces: list[RequestData | ResponseData] = []
-    for command in found:
-        if isinstance(command, ReceiveHttp) and isinstance(command.event, RequestData | ResponseData):
-            pieces.append(command.event)
-            continue
-        if pieces:
-            yield _in_one(pieces)
-            pieces = []
-        yield command
-    if pieces:
-        yield _in_one(pieces)
-
-
-def _in_one(pieces: list[RequestData | ResponseData]) -> ReceiveHttp:
-    first = pieces[0]
-    return ReceiveHttp(type(first)(first.stream_id, b"".join(piece.data for piece in pieces)))
-
-
-def head_excess(path: bytes, fields: Iterable[tuple[bytes, bytes]], limits: Limits) -> tuple[str, int] | None:
-    """What of a request's head is too large, for people, and the status that says so; None when nothing is."""
-    if len(path) > limits.url_bytes:
-        return "the URL is too long", 414
-    size = count = 0
-    for name, value in fields:
-        size += len(name) + len(value)
-        count += 1
-    if count > limits.headers:
-        return "the request has too many headers", 431
-    return ("the request head is too large", 431) if size > limits.head_bytes else None
-
-
-def _unfinished_excess(buf: Any, limits: Limits) -> tuple[str, int] | None:
-    """The same for a head that is still coming."""
-    if len(buf) <= limits.url_bytes:
-        return None
-    seen = _seen(buf)
-    if (
-        len(seen) > limits.url_bytes + _REQUEST_LINE_BESIDES
-        and seen.find(b"\n", 0, limits.url_bytes + _REQUEST_LINE_BESIDES) < 0
-    ):
-        return "the URL is too long", 414
-    if len(seen) > limits.head_bytes and seen.find(b"\r\n\r\n", 0, limits.head_bytes) < 0:
-        return "the request head is too large", 431
-    return None
-
-
-def _seen(buf: Any) -> bytearray:
-    """The bytes of a receive buffer, not copied: this is asked for each piece of a head."""
-    data = vars(buf)["_data"]
-    assert isinstance(data, bytearray)
-    return data
-
-
 def error_answer(context: Context, event: ResponseProtocolError) -> Answer | None:
     """Our words for an error of the core, None where it has no status to give."""
     status = event.code.http_status_code()
@@ -396,19 +241,3 @@ def error_answer(context: Context, event: ResponseProtocolError) -> Answer | Non
         return answers.protocol_error(status, event.message)
     host = context.server.address[0] if context.server.address else "the origin"
     return answers.upstream_failure(event.message, host=host, decision_id=None)
-
-
-def install() -> None:
-    """Have the core use our parsers towards origins, and our reading of chunks in both directions."""
-    make = _http1.make_body_reader
-
-    def make_body_reader(expected_size: int | None) -> Any:
-        reader = make(expected_size)
-        return ChunkedBody(reader) if expected_size is None else reader
-
-    _http1.make_body_reader = make_body_reader
-    vars(http_layers)["Http1Client"] = JudgedHttp1Client
-    vars(http_layers)["Http2Client"] = JudgedHttp2Client
-
-
-install()

@@ -1,0 +1,96 @@
+"""The origin's end of an HTTP connection: mitmproxy's parsers, bounded.
+
+The core builds them from names in its own modules; `install` puts ours there, once per process.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layer import CommandGenerator
+from mitmproxy.proxy.layers import http as http_layers
+from mitmproxy.proxy.layers.http import _http1
+from mitmproxy.proxy.layers.http._base import ReceiveHttp
+from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseProtocolError
+from mitmproxy.proxy.layers.http._http1 import Http1Client
+from mitmproxy.proxy.layers.http._http2 import Http2Client
+
+from impyard.addon.bodies import ChunkedBody, joined
+from impyard.addon.frames import in_one_piece
+from impyard.addon.heads import seen
+from impyard.addon.limits import limits_of
+
+# An interim answer, which is not the answer (RFC 9110, 15.2); 101 is one.
+_INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
+
+
+class JudgedHttp1Client(Http1Client):
+    """The origin's side of an HTTP/1 connection: interim answers are dropped, what never ends, ends it."""
+
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        yield from super()._handle_event(event)
+        limit = limits_of(self.context.client).unparsed_bytes
+        if self.state in (self.done, self.passthrough) or len(self.buf) <= limit:
+            return
+        # Only what cannot be parsed stays here: the line of a chunk, trailers.
+        yield from self._end("the answer does not come to an end")
+
+    def read_body(self, event: events.Event) -> CommandGenerator[None]:
+        yield from joined(super().read_body(event))
+
+    def _end(self, message: str) -> CommandGenerator[None]:
+        self.buf = type(self.buf)()
+        yield commands.CloseConnection(self.conn)
+        if self.stream_id is not None:
+            yield ReceiveHttp(ResponseProtocolError(self.stream_id, message, ErrorCode.GENERIC_SERVER_ERROR))
+
+    def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
+        while self.request is not None and _INTERIM.match(bytes(self.buf)):
+            if not self.buf.maybe_extract_lines():
+                break
+        limit = limits_of(self.context.client).head_bytes
+        if len(self.buf) > limit and seen(self.buf).find(b"\r\n\r\n", 0, limit) < 0:
+            yield from self._end("the head of the answer is too large")
+            return
+        if isinstance(event, events.DataReceived) and not self.buf:
+            return
+        yield from super().read_headers(event)
+
+
+class JudgedHttp2Client(Http2Client):
+    """The origin's side of an HTTP/2 connection: what it grants no window for stays with the box."""
+
+    _held = 0
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        receive = self.h2_conn.receive_data
+        vars(self.h2_conn)["receive_data"] = lambda data: in_one_piece(receive(data))
+
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        yield from super()._handle_event(event)
+        gates = getattr(self.context.client, "gates", None)
+        if gates is None or not (self._held or self.h2_conn.stream_buffers):
+            return
+        gone = isinstance(event, events.ConnectionClosed)
+        held = (
+            0 if gone else sum(len(chunk.data) for chunks in self.h2_conn.stream_buffers.values() for chunk in chunks)
+        )
+        gates.uploads.add(held - self._held)
+        self._held = held
+
+
+def install() -> None:
+    """Have the core use our parsers towards origins, and our reading of chunks in both directions."""
+    make = _http1.make_body_reader
+
+    def make_body_reader(expected_size: int | None) -> Any:
+        reader = make(expected_size)
+        return ChunkedBody(reader) if expected_size is None else reader
+
+    _http1.make_body_reader = make_body_reader
+    vars(http_layers)["Http1Client"] = JudgedHttp1Client
+    vars(http_layers)["Http2Client"] = JudgedHttp2Client
