@@ -135,9 +135,11 @@ def relay_config(
     prompt: bool,
     mode: str,
     listeners: Sequence[tuple[str, int]] = (),
+    deep: bool = False,
 ) -> dict[str, Any]:
     """What the relay reads at `CONFIG`. `mode` is "run" or "prove"; `prompt` feeds the prompt to the agent's stdin.
-    `listeners` are addresses and ports of this machine that "prove" tries to reach."""
+    `listeners` are addresses and ports of this machine that "prove" tries to reach; `deep` adds the attempts of
+    box/attacks."""
     return {
         "run": box.paths.id,
         "mode": mode,
@@ -155,6 +157,7 @@ def relay_config(
             "uid": box.user.uid,
             "outside": OUTSIDE_ADDRESS,
             "listeners": [list(listener) for listener in listeners],
+            "deep": str(CA_CERTIFICATE) if deep else None,
         },
     }
 

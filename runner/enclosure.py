@@ -49,7 +49,7 @@ class Plan:
 
     `policies` are the policy files in order; the demo model's own is added to them. `None` leaves a limit to impyard;
     `memory` in bytes. `mode` is "run" (`agent` on `prompt`) or "prove" (no agent). `listeners` are addresses
-    and ports of this machine that "prove" tries to reach.
+    and ports of this machine that "prove" tries to reach; `deep` adds the attempts of box/attacks.
     """
 
     root: Path
@@ -64,6 +64,7 @@ class Plan:
     pids: int = DEFAULT_PIDS
     image: str | None = None
     listeners: tuple[tuple[str, int], ...] = ()
+    deep: bool = False
 
 
 @dataclass(slots=True)
@@ -343,7 +344,13 @@ class Enclosure:
         command = boxspec.pi_command(paths, agent) if agent is not None else []
         env = boxspec.agent_environment(self.box)
         relay = boxspec.relay_config(
-            self.box, command, env, prompt=agent is not None, mode=self.plan.mode, listeners=self.plan.listeners
+            self.box,
+            command,
+            env,
+            prompt=agent is not None,
+            mode=self.plan.mode,
+            listeners=self.plan.listeners,
+            deep=self.plan.deep,
         )
         # Whether the authority is any good is the gateway's to say; to look at it here would cost a tenth of a second.
         certificate = (authority.default_dir() / authority.CERT_FILE).read_bytes()

@@ -81,10 +81,8 @@ def created(enclosure: Enclosure) -> list[Claim]:
     ]
 
 
-def recorded(enclosure: Enclosure) -> Iterator[Claim]:
-    """What the decision log holds of the attempts: none of them is allowed, and each of curl's is there."""
-    from impyard.addon.decisions import verify
-
+def lines_of(enclosure: Enclosure) -> tuple[list[bytes], list[Mapping[str, Any]]]:
+    """The lines of the decision log that are this run's, as they are and read."""
     run, log = enclosure.paths.id, enclosure.paths.runs / "decisions.jsonl"
     descriptor = logread.open_log(log)
     lines: list[bytes] = []
@@ -93,13 +91,25 @@ def recorded(enclosure: Enclosure) -> Iterator[Claim]:
             lines = [line for line in logread.raw_lines(descriptor) if run.encode() in line]
         finally:
             os.close(descriptor)
-    entries = [entry for line in lines if (entry := as_object(line)).get("run") == run]
+    return lines, [entry for line in lines if (entry := as_object(line)).get("run") == run]
+
+
+def recorded(enclosure: Enclosure) -> Iterator[Claim]:
+    """What the decision log holds of the attempts: none of them is allowed, and each of curl's is there.
+
+    A deep proof makes allowed requests too; what became of them is scored with its attempts.
+    """
+    from impyard.addon.decisions import verify
+
+    run = enclosure.paths.id
+    lines, entries = lines_of(enclosure)
     curls = [entry for entry in entries if str((entry.get("headers") or {}).get("user-agent", "")).startswith("curl/")]
     kinds = Counter(f"{entry.get('scheme')} {entry.get('verdict')}" for entry in curls)
     found = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     yield Claim(GROUP, "curl's requests in the log", "2 http deny, 2 https deny", found)
     allowed = [str(entry.get("host")) for entry in entries if entry.get("verdict") != "deny"]
-    yield Claim(GROUP, "requests allowed in this run", "none", ", ".join(allowed) or "none")
+    if not enclosure.plan.deep:
+        yield Claim(GROUP, "requests allowed in this run", "none", ", ".join(allowed) or "none")
     closed = enclosure.closed or {}
     receipts = {run: (int(closed.get("decisions") or 0), str(closed.get("last")))}
     faults = verify(lines, receipts=receipts)

@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,8 +31,11 @@ from impyard.runner.text import visible
 from impyard.runner.times import now
 from impyard.runner.typed import command_line
 
+if TYPE_CHECKING:
+    from impyard.runner.deep import Bench, Verdict
+
 CEILING_S = 180.0
-PROBES, ATTEMPTS = "probes", "attempts"
+PROBES, ATTEMPTS, DEEP = "probes", "attempts", "deep"
 TITLES = {
     PROBES: "in the box, before an agent would start",
     ATTEMPTS: "attempts from inside the box",
@@ -44,39 +48,80 @@ TITLES = {
 @click.option("--policy", type=click.Path(path_type=Path), multiple=True, help="Instead of the project's; repeatable.")
 @click.option("--image", help="Prove this image instead of impyard's own.")
 @click.option("--json", "as_json", is_flag=True, help="The claims as one JSON document.")
-def prove(project: Path | None, policy: tuple[Path, ...], image: str | None, as_json: bool) -> int:
+@click.option("--deep", is_flag=True, help="Also make hundreds of attempts to get past the judge.")
+@click.option("--proxy", metavar="URL", help="With --deep: make them against this proxy instead, without a box.")
+@click.option("--ca", type=click.Path(path_type=Path, exists=True), help="The authority that --proxy signs with.")
+def prove(
+    project: Path | None,
+    policy: tuple[Path, ...],
+    image: str | None,
+    as_json: bool,
+    deep: bool,
+    proxy: str | None,
+    ca: Path | None,
+) -> int:
     """Try to break out of a box on this machine, without an agent, and show what happened.
 
     Exit status 1 when a claim does not hold, or the box could not be made.
     """
     from impyard.runner.cli import INTERRUPTED, version
 
-    root = find_root(project)
-    plan = Plan(root=root, policies=policy_files(root, policy, None), ceiling_s=CEILING_S, mode="prove", image=image)
+    if (proxy and not deep) or (ca and not proxy):
+        raise click.UsageError("--proxy goes with --deep, and --ca with --proxy")
+    if deep and policy:
+        raise click.UsageError("--deep brings a policy of its own: leave --policy away")
     began = time.monotonic()
     try:
-        run, claims = examine(plan, version())
+        if proxy:
+            from impyard.runner.deep import against
+
+            return against(proxy, ca, as_json=as_json)
+        root = find_root(project)
+        plan = Plan(root=root, policies=(), ceiling_s=CEILING_S, mode="prove", image=image, deep=deep)
+        verdicts: list[Verdict] = []
+        with ExitStack() as stack:
+            bench = None
+            if deep:
+                from impyard.runner.deep import Bench
+
+                bench = stack.enter_context(Bench())
+            policies = (bench.policy,) if bench else policy_files(root, policy, None)
+            run, claims, verdicts = examine(replace(plan, policies=policies), version(), bench)
     except KeyboardInterrupt:
         if sys.stderr.isatty():
             click.echo(err=True)  # after the terminal's ^C
         click.echo("interrupted: nothing was proved", err=True)
         return INTERRUPTED
     folder = root / "runs" / run
-    failed = [claim for claim in claims if not claim.ok]
+    missed = [verdict for verdict in verdicts if verdict.faults]
+    failed = bool(missed) or not all(claim.ok for claim in claims)
     if as_json:
         document = {"ok": not failed, "run": run, "claims": [{**asdict(claim), "ok": claim.ok} for claim in claims]}
+        if deep:
+            from impyard.runner.deep import document as scoreboard
+
+            document["attempts"] = scoreboard(verdicts)
         click.echo(json.dumps(document, indent=2))
     else:
         _print(claims)
-        held = f"{len(claims) - len(failed)} of {len(claims)} claims hold"
+        if deep:
+            from impyard.runner.deep import show
+
+            click.echo()
+            show(verdicts)
+        held = f"{sum(claim.ok for claim in claims)} of {len(claims)} claims hold"
+        if deep:
+            held += f", {len(verdicts) - len(missed)} of {len(verdicts)} attempts were held"
         click.echo(f"\n{held} ({time.monotonic() - began:.1f} s)")
         look = command_line("decisions", "--run", run)
         click.echo(f"its requests: {look}" + (f"; its files: {folder}" if failed else ""))
     return 1 if failed else 0
 
 
-def examine(plan: Plan, version: str) -> tuple[str, list[Claim]]:
+def examine(plan: Plan, version: str, bench: Bench | None = None) -> tuple[str, list[Claim], list[Verdict]]:
     """Open a gateway and a box by `plan`, have the box tried, and return the run's id with every claim.
+
+    bench: for the attempts of a deep plan, whose verdicts come third.
 
     Raises ImpyardError when the box cannot be made or does not report, and KeyboardInterrupt after a signal. Only a
     box that started and then failed leaves its run's folder.
@@ -107,8 +152,14 @@ def examine(plan: Plan, version: str) -> tuple[str, list[Claim]]:
         *outside.recorded(enclosure),
         *outside.left_behind(enclosure),
     ]
-    _end_folder(enclosure, keep=not all(claim.ok for claim in claims))
-    return enclosure.paths.id, claims
+    verdicts = []
+    if bench is not None:
+        from impyard.runner.deep import reported
+
+        verdicts = bench.judged(reported(*reports[DEEP]), outside.lines_of(enclosure)[1])
+    good = all(claim.ok for claim in claims) and not any(verdict.faults for verdict in verdicts)
+    _end_folder(enclosure, keep=not good)
+    return enclosure.paths.id, claims, verdicts
 
 
 def _inside(reports: Mapping[str, Sequence[Mapping[str, Any]]], enclosure: Enclosure) -> Iterator[Claim]:
@@ -155,7 +206,7 @@ def _reports(enclosure: Enclosure, signals: Signals) -> Mapping[str, Sequence[Ma
         threading.Thread(target=stage.end, args=("interrupted",), daemon=True).start()
 
     signals.deliver_to(interrupted)
-    reports: dict[str, Sequence[Mapping[str, Any]]] = {PROBES: (), ATTEMPTS: ()}
+    reports: dict[str, Sequence[Mapping[str, Any]]] = {PROBES: (), ATTEMPTS: (), DEEP: ({},)}
     status = None
     for item in enclosure.start().items():
         if isinstance(item, Over):
@@ -166,6 +217,8 @@ def _reports(enclosure: Enclosure, signals: Signals) -> Mapping[str, Sequence[Ma
                 reports[PROBES] = [probe for probe in event.get("probes") or () if isinstance(probe, dict)]
             elif event.get("impyard") == "prove":
                 reports[ATTEMPTS] = [claim for claim in event.get("claims") or () if isinstance(claim, dict)]
+            elif event.get("impyard") == "deep":
+                reports[DEEP] = (event,)
     if stage.ended_by == "interrupted":
         raise KeyboardInterrupt
     if not reports[PROBES] or (not reports[ATTEMPTS] and all(probe.get("ok") is True for probe in reports[PROBES])):

@@ -15,9 +15,12 @@ WILD = "wild.test"
 ATTEMPTS: tuple[Attempt, ...] = (*PROXY, *HOST, *TARGET, *FRAMING, *HTTP2, *WEBSOCKET)
 
 
-def policy(port: int, ca: str) -> str:
-    """The policy for impyard, with the counting origin on `port` and its authority's certificate in the file `ca`."""
-    origin = f"    upstream: https://127.0.0.1:{port}\n    upstream_ca: {ca}\n    policies:\n"
+def policy(port: int, ca: str, at: int = 443) -> str:
+    """The policy for impyard, with the counting origin on `port` and its authority's certificate in the file `ca`.
+
+    at: the port under which the names are asked for.
+    """
+    origin = f"    port: {at}\n    upstream: https://127.0.0.1:{port}\n    upstream_ca: {ca}\n    policies:\n"
     return (
         "networkPolicies:\n"
         f"  - host: {OK}\n{origin}"

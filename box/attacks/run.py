@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from impyard.box.attacks.client import Client, Refused
+from impyard.box.attacks.client import Client
 from impyard.box.attacks.model import CLOSED, Attempt, Event, Line, Result, Seen, Tried
 
 HONEST = "/public/after/"
@@ -16,11 +16,11 @@ def carry_out(client: Client, attempts: Iterable[Attempt], first: int = 0) -> It
     for number, attempt in enumerate(attempts, first):
         try:
             result = attempt.send(client)
-        except (OSError, ValueError) as exc:
+        except Exception as exc:  # noqa: BLE001 - one that cannot be made must not take the others with it
             result = Result((), f"{type(exc).__name__}: {exc}")
         try:
             after = client.get(f"{HONEST}{number}").status
-        except (OSError, Refused):
+        except Exception:  # noqa: BLE001 - as above
             after = CLOSED
         yield Tried(number, attempt.key, result, after)
 

@@ -109,10 +109,10 @@ def bare(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[Bed]:
 class Mitmdump:
     """A plain mitmdump with its files in `folder`, whose names ending in .test lead to `origin`; gives its port."""
 
-    def __init__(self, folder: Path, origin: int) -> None:
+    def __init__(self, folder: Path, origin: int, port: int = 0) -> None:
         self._port_file = folder / "port"
         code = "from mitmproxy.tools.main import mitmdump; mitmdump()"
-        options = ("ssl_insecure=true", "connection_strategy=lazy", "listen_host=127.0.0.1", "listen_port=0")
+        options = ("ssl_insecure=true", "connection_strategy=lazy", "listen_host=127.0.0.1", f"listen_port={port}")
         sets = [word for option in (f"confdir={folder}", *options) for word in ("--set", option)]
         env = {**os.environ, "ORIGIN_PORT": str(origin), "PORT_FILE": str(self._port_file)}
         with (folder / "log").open("wb") as log:
