@@ -253,8 +253,9 @@ class JudgedStream(HttpStream):
         self.client_state = self.state_errored
         response.timestamp_start = time.time()
         yield from self.send_response()
-        self.flow.live = False
-        yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
+        if self.server_state == self.state_done:  # else the client left, or broke its body, and was not answered
+            self.flow.live = False
+            yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
         yield DropStream(self.stream_id)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import socket
 import ssl
 import threading
 import time
@@ -88,6 +89,22 @@ def test_a_denied_upload_is_answered_before_its_body(bed: Bed, chunked: bool, ex
     assert [line["verdict"] for line in bed.gateway.decisions()] == ["deny"]
     assert bed.untouched()
     assert bed.gateway.get("https://a.test/pub/after").status == 200
+
+
+@pytest.mark.attack("F03")
+@pytest.mark.parametrize("rest", [b"nonsense\r\n", b"5\r\nabcdefg\r\n", b"-1\r\n", b""])
+def test_a_denied_upload_whose_body_breaks_off_ends_in_order(bed: Bed, rest: bytes) -> None:
+    """The break arrives while the refusal is being made: nothing may fall over."""
+    before = len(bed.gateway.stderr_path.read_text())
+    with bed.gateway.connect() as connection:
+        head = b"POST http://plain.test/no HTTP/1.1\r\nHost: plain.test\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head + rest)
+        connection.shutdown(socket.SHUT_WR)
+        assert read_reply(connection).status in (0, 403)
+    assert [(line["verdict"], line["reason"]) for line in bed.gateway.decisions()] == [("deny", "no-rule")]
+    assert bed.untouched()
+    assert bed.gateway.get("https://a.test/pub/x").status == 200
+    assert "Traceback" not in bed.gateway.stderr_path.read_text()[before:]
 
 
 @pytest.mark.attack("95")
