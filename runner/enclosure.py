@@ -13,17 +13,18 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from impyard.addon.errors import ImpyardError
 from impyard.certs import authority
-from impyard.runner import boxspec, checkout, credentials, gateway, leftovers
+from impyard.runner import boxspec, checkout, credentials, gateway, leftovers, places
 from impyard.runner.coverwatch import CoverWatch
 from impyard.runner.diskwatch import DiskWatch, check_room
 from impyard.runner.gateway import Event
+from impyard.runner.gitsettings import own_settings
 from impyard.runner.project import check_root, hidden_paths, mounts_under, new_run
 from impyard.runner.receipt import Receipt
 from impyard.runner.removal import remove_tree
@@ -321,14 +322,23 @@ class Enclosure:
         if self.plan.workspace is None:
             return checkout.Guard()
         homes = {os.environ.get("HOME", ""), home_of(self.user.owner_uid)}  # under sudo they differ
-        settings = checkout.own_settings(sorted(homes), os.environ.get("XDG_CONFIG_HOME", ""))
-        guard = checkout.find_guard(self.plan.workspace, settings)
+        settings = own_settings(sorted(homes), os.environ.get("XDG_CONFIG_HOME", ""))
+        holds = self._stack.enter_context(closing(places.Holds()))
+        guard = checkout.find_guard(self.plan.workspace, settings, holds.hold)
         for path in guard.whole:
             self._note(f"the agent cannot commit in {path}, which is read-only as a whole: parts of it lie elsewhere")
         with self._signals.shielded():
             self.receipt.made = [place.record() for place in guard.missing]
             self.receipt.write(self.paths.receipt)
-            self._stack.callback(self._unmake, checkout.make(guard.missing))
+            try:
+                made = places.make(guard.missing)
+            except OSError as exc:
+                why = str(exc.strerror or exc).lower()
+                raise ImpyardError(
+                    f"cannot make {visible(str(exc.filename))}, to keep it from the agent: {why}",
+                    hint="what git obeys must be there before: make that folder writable, or choose another workspace",
+                ) from exc
+            self._stack.callback(self._unmake, made)
         return guard
 
     def _write_files(self) -> None:
@@ -417,9 +427,9 @@ class Enclosure:
         if missed:
             self.trouble.append(f"{missed} files in {folder} could not be given back to you")
 
-    def _unmake(self, made: Sequence[checkout.Missing]) -> None:
+    def _unmake(self, made: Sequence[places.Missing]) -> None:
         self.receipt.made = []
-        for path in checkout.unmake(made):
+        for path in places.unmake(made):
             self.trouble.append(f"{path} is not as impyard made it for this run: look at it before you use git here")
 
     def _remove_box(self) -> None:

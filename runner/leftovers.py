@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import checkout, engine
+from impyard.runner import engine, places
 from impyard.runner.project import RUN_ID, RunPaths
 from impyard.runner.receipt import read_receipt, write_json
 from impyard.runner.removal import empty_tree, remove_tree
@@ -149,8 +149,8 @@ def _unmake(records: Any) -> list[str]:
     made = []
     for record in records if isinstance(records, list) else []:
         with suppress(ValueError):
-            made.append(checkout.from_record(record if isinstance(record, dict) else {}))
-    return [f"{path} was changed" for path in checkout.unmake(made[::-1])]
+            made.append(places.from_record(record if isinstance(record, dict) else {}))
+    return [f"{path} was changed" for path in places.unmake(made[::-1])]
 
 
 def _remove_half_made(paths: RunPaths, on_note: Callable[[str], None]) -> None:

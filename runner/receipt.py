@@ -40,7 +40,7 @@ class Receipt:
     own checks not counted), `denied_hosts` (host to count) and `own_checks`; `traffic` has `bytes_up`, `bytes_down`,
     `upstream_errors`. `files` are what the workspace
     gained (`files_more` are not listed; not `files_complete`: it holds more than is looked at), `repositories` the git
-    repositories among it. `made` is what lies in the workspace while the run lasts only (see checkout.py).
+    repositories among it. `made` is what lies in the workspace while the run lasts only (see places.py).
     """
 
     run: str

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.project import Project
+from tests.support.boxes import MakeProject
+from tests.support.project import Project, Result
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.box
@@ -36,6 +37,12 @@ try 'settings elsewhere, renamed' mv -f README.md .git/commondir
 try 'settings elsewhere, removed' rm -f .git/commondir
 try 'settings of the worktree' append .git/config.worktree '[core] fsmonitor = touch ran'
 try 'repository of a submodule' mkdir -p .git/modules/lib/hooks
+try 'where a remote leads' mkdir -p .git/remotes/new
+try 'where a branch leads' append .git/branches/origin "$EVIL"
+try 'objects of another' append .git/objects/info/alternates "$EVIL/objects"
+try 'objects of another, renamed' mv -f README.md .git/objects/info/alternates
+try 'objects renamed' mv .git/objects .git/aside
+try 'worktree in a bare one' append bare.git/tree/.git '../evil'
 try 'named hooks' append .githooks/pre-commit 'touch ran'
 try 'named hooks renamed' mv .githooks aside
 try 'folder on the way' mv tools aside
@@ -93,6 +100,7 @@ def checkout(folder: Path) -> Path:
     git(folder, "config", "extensions.worktreeConfig", "true")
     git(folder, "init", "--quiet", "--bare", "bare.git")
     git(folder, "worktree", "add", "--quiet", "linked")
+    git(folder, "worktree", "add", "--quiet", "bare.git/tree")
     return folder
 
 
@@ -147,6 +155,7 @@ def test_what_git_runs_by_itself_cannot_be_written(project: Project, ordinary_co
     )
     worked = {name for name, answer in done.items() if answer == "done"}
     assert {"new hook", "settings", "settings by git", "hooks renamed", "repository renamed"} <= worked, done
+    assert {"where a remote leads", "objects of another", "worktree in a bare one", "objects renamed"} <= worked
     assert {"settings elsewhere", "named hooks", "inner settings", "bare settings", "linked checkout"} <= worked
 
 
@@ -164,6 +173,22 @@ def test_what_is_guarded_would_run_on_the_host(tmp_path: Path, way: str) -> None
     with open(where / "config", "a") as settings:
         settings.write(f"[core]\n\trepositoryformatversion = 0\n\tfsmonitor = touch {tmp_path}/ran; false\n")
     git(tmp_path, "status")
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.attack("137", control=True)
+def test_an_old_kind_of_remote_would_run_on_the_host(tmp_path: Path) -> None:
+    """The control of the guard's list: a push runs the hooks of a repository that a file in `remotes` names."""
+    git(tmp_path, "init", "--quiet", "--initial-branch=main")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message=first")
+    git(tmp_path, "init", "--quiet", "--bare", "evil")
+    hook = tmp_path / "evil" / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    (tmp_path / ".git" / "remotes").mkdir()
+    (tmp_path / ".git" / "remotes" / "origin").write_text("URL: evil\n")
+    git(tmp_path, "push", "--quiet", "origin", "main")
     assert (tmp_path / "ran").exists()
 
 
@@ -204,6 +229,28 @@ def test_a_killed_runner_leaves_nothing_in_the_checkout(project: Project) -> Non
     assert project.demo("write 4 to answer.txt").code == 0, "the next run cleans up"
     for name in ("there", "seen"):
         (place / name).unlink()
+    assert state(place) == before
+
+
+def test_a_second_run_in_one_checkout_is_refused(project: Project, make_project: MakeProject) -> None:
+    """When the first ends, what it made is gone, and the second's covers would be gone with it."""
+    place = project.base / "work"
+    place.mkdir()
+    git(place, "init", "--quiet", "--template=")
+    before = state(place)
+    project.own(place)
+    second: list[Result] = []
+
+    def try_another() -> None:
+        wait_until((place / "there").exists)
+        second.append(make_project().demo("run: true", args=["--workspace", str(place)]))
+        (place / "there").unlink()
+
+    first = project.demo(
+        "run: touch there; while [ -e there ]; do sleep 0.1; done", args=["--workspace", str(place)], watch=try_another
+    )
+    assert first.code == 0 and first.receipt["error"] is None, first
+    assert second[0].code != 0 and f"another run works in the checkout {place}" in second[0].err
     assert state(place) == before
 
 

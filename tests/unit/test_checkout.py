@@ -9,15 +9,14 @@ import pytest
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner.checkout import (
+    ALTERNATES,
+    FOLDERS,
     MAX_REPOSITORIES,
     Guard,
-    Missing,
     find_guard,
-    from_record,
-    make,
-    own_settings,
-    unmake,
 )
+from impyard.runner.gitsettings import named_paths, own_settings
+from impyard.runner.places import Holds, Missing, from_record, make, unmake
 
 pytestmark = pytest.mark.attack("137")
 
@@ -39,9 +38,12 @@ def repository(folder: Path, settings: str = "[core]\n\tbare = false\n") -> Path
 
 
 def names(workspace: Path, guard: Guard) -> tuple[set[str], set[str], list[str]]:
-    """Relative: shut, pinned, missing."""
+    """Relative: shut, pinned, missing; without those of the objects, which are the same everywhere."""
     shut, pinned, missing = guard.shut, guard.pinned, [one.path for one in guard.missing]
-    relative = [[str(path.relative_to(workspace)) for path in paths] for paths in (shut, pinned, missing)]
+    relative = [
+        [str(path.relative_to(workspace)) for path in paths if "objects" not in path.parts]
+        for paths in (shut, pinned, missing)
+    ]
     return set(relative[0]), set(relative[1]), relative[2]
 
 
@@ -51,11 +53,74 @@ def test_a_folder_without_git_has_nothing_to_guard(place: Path) -> None:
 
 
 def test_a_plain_checkout(place: Path) -> None:
-    repository(place / ".git")
-    shut, pinned, missing = names(place, find_guard(place))
-    assert shut == {".git/config", ".git/hooks", ".git/modules", ".git/commondir"}
-    assert pinned == {".git"}
-    assert set(missing) == {".git/hooks", ".git/modules", ".git/commondir"}
+    git = repository(place / ".git")
+    guard = find_guard(place)
+    made = {*(git / name for name in FOLDERS), git / "commondir", git / ALTERNATES}
+    assert set(guard.shut) == {git / "config", *made}
+    assert guard.pinned == [git, git / "objects", git / "objects" / "info"]
+    assert {one.path for one in guard.missing} == {*made, git / "objects" / "info"}
+    make(guard.missing)
+    (git / "objects" / "info" / "packs").touch()
+    assert unmake(guard.missing[::-1]) == [], "what the agent leaves on the way is no news"
+    (git / "objects" / "info" / ALTERNATES.rpartition("/")[2]).write_text("/elsewhere\n")
+    (git / "commondir").write_bytes(b".\n")
+    again = find_guard(place)
+    assert set(again.shut) == set(guard.shut), "what a killed runner of another project left is taken over"
+    assert unmake(make(again.missing)[::-1]) == [] and not (git / "commondir").exists()
+
+
+@pytest.mark.parametrize("deeper", [".", "trees/one"])
+def test_a_repository_in_a_folder_that_looks_like_one(place: Path, deeper: str) -> None:
+    """git looks for a .git first; and worktrees often lie in a bare repository."""
+    repository(place)
+    repository(place / deeper / ".git")
+    assert place / deeper / ".git" / "config" in find_guard(place).shut
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_settings_of_the_repository_above(place: Path, is_linked: bool) -> None:
+    """Its hooks may lie in the part of its tree that is worked on."""
+    settings = "[core]\n\thooksPath = work/hooks\n"
+    if is_linked:
+        repository(place.parent / "other", settings)
+        (place.parent / ".git").write_text("gitdir: other\n")
+    else:
+        repository(place.parent / ".git", settings)
+    assert names(place, find_guard(place)) == ({"hooks"}, set(), ["hooks"])
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("[core]hooksPath=a;b", ["a"]),
+        ("hooksPath = a \\\n b  \n", ["a  b"]),
+        ('hooksPath = "a;b" # c', ["a;b"]),
+        ('hooksPath = a\\"b\\\\c', ['a"b\\c']),
+        ("hooksPath = a # no more \\\nhooksPath = b", ["a", "b"]),
+        ('[includeIf "gitdir:/a]b"] path = c', ["c"]),
+        ("; hooksPath = a\n[core]\nhooksPath\n", []),
+    ],
+)
+def test_settings_are_read_as_git_reads_them(text: str, paths: list[str]) -> None:
+    assert [value for _, value in named_paths(text) if value in paths] == paths
+    assert bool(named_paths(text)) == bool(paths)
+
+
+def test_two_runs_do_not_share_a_checkout(place: Path) -> None:
+    """Each would take away what it made, and with it the other's cover."""
+    repository(place / "inner" / ".git", "[core]\n\thooksPath = sub/hooks\n")
+    (place / "inner" / "sub").mkdir()
+    first, second, third = Holds(), Holds(), Holds()
+    find_guard(place, hold=first.hold)
+    for folder in (place, place / "inner", place / "inner" / "sub"):
+        with pytest.raises(ImpyardError, match="another run works in the checkout"):
+            find_guard(folder, hold=second.hold)
+    first.close()
+    second.close()
+    find_guard(place / "inner" / "sub", hold=second.hold)
+    find_guard(place / "inner" / "sub", hold=third.hold)  # two parts of a checkout are two workspaces
+    for one in (second, third):
+        one.close()
 
 
 def test_settings_of_a_worktree_of_its_own(place: Path) -> None:
@@ -209,7 +274,7 @@ def test_what_is_made_is_taken_away_again(place: Path) -> None:
     guard = find_guard(place)
     made = make(guard.missing)
     assert (place / "a" / "b").is_dir() and (place / ".git" / "commondir").read_bytes() == b".\n"
-    assert [from_record(place.record()) for place in made] == made
+    assert [from_record(one.record()) for one in made] == made
     assert unmake(made) == []
     assert sorted(place.rglob("*")) == before
     assert unmake(made) == [], "again is no error"
@@ -231,7 +296,9 @@ def test_what_cannot_be_made_leaves_nothing(place: Path) -> None:
     assert [path.name for path in place.iterdir()] == ["link"]
 
 
-@pytest.mark.parametrize("record", [{}, {"path": 1, "content": None}, {"path": "/x", "content": 1}])
+@pytest.mark.parametrize(
+    "record", [{}, {"path": 1, "content": None}, {"path": "/x", "content": 1}, {"path": "/x", "content": "key"}]
+)
 def test_a_record_that_is_none(record: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         from_record(record)
