@@ -215,22 +215,41 @@ def _match(
     left = [line for line in lines if line["verdict"] == "allow"]
     # What came to nothing has the last claim to a request; a length that was judged wants its own.
     left.sort(key=lambda line: (outcomes[line["id"]]["error"] is not None, line["body_bytes"] is None))
-    for scheme, sni, got in sorted(seen, key=lambda each: not each[2].complete):
-        reasons = []
-        for line in left:
-            why = _differs(line, scheme, sni, got)
-            if why is None:
-                left.remove(line)
-                break
-            reasons.append(why)
-        else:
-            raise AssertionError(f"arrived without having been judged: {got}\n{sorted(set(reasons))}")
-        assert got.complete or outcomes[line["id"]]["error"], (got, outcomes[line["id"]])
+    ordered = sorted(seen, key=lambda each: not each[2].complete)
+    taken: dict[int, int] = {}  # by the place of a line: that of its request
+    for number, (_scheme, _sni, got) in enumerate(ordered):
+        if not _claims(number, ordered, left, taken, set()):
+            reasons = {_differs(line, *ordered[number]) or "another's" for line in left}
+            raise AssertionError(f"arrived without having been judged: {got}\n{sorted(reasons)}")
+    for place, number in taken.items():
+        got, came_of_it = ordered[number][2], outcomes[left[place]["id"]]
+        assert got.complete or came_of_it["error"], (got, came_of_it)
+    left = [line for place, line in enumerate(left) if place not in taken]
     for line in left:  # allowed, and yet nothing arrived: the client left in the middle, and the record says so
         assert outcomes[line["id"]]["error"], (line, outcomes[line["id"]])
     for line in lines:
         size, outcome = line["body_bytes"], outcomes.get(line["id"])
         assert outcome is None or size is None or outcome["bytes_up"] <= size, (line, outcome)
+
+
+def _claims(
+    number: int,
+    seen: list[tuple[str, str | None, Got]],
+    lines: list[dict[str, Any]],
+    taken: dict[int, int],
+    tried: set[int],
+) -> bool:
+    """Find a line for a request; whoever has it looks for another (matching by augmenting paths).
+
+    A line says more than arrives, so one may fit several requests.
+    """
+    for place, line in enumerate(lines):
+        if place not in tried and _differs(line, *seen[number]) is None:
+            tried.add(place)
+            if place not in taken or _claims(taken[place], seen, lines, taken, tried):
+                taken[place] = number
+                return True
+    return False
 
 
 def _differs(line: dict[str, Any], scheme: str, sni: str | None, got: Got) -> str | None:
