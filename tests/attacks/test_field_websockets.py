@@ -57,15 +57,18 @@ def far_end(react: Callable[[wsproto.WSConnection, wsproto.events.Event], bytes 
 
     def answer(connection: socket.socket, seen: Seen) -> None:
         ws = wsproto.WSConnection(wsproto.ConnectionType.SERVER)
-        ws.receive_data(seen.head)
+        received = seen.head
         while True:
+            ws.receive_data(received or None)
             for event in ws.events():
                 asked = isinstance(event, wsproto.events.Request)
                 data = ws.send(wsproto.events.AcceptConnection()) if asked else react(ws, event)
                 if data is None:
                     return
                 connection.sendall(data)
-            ws.receive_data(connection.recv(1 << 16) or None)
+            if not received:
+                return
+            received = connection.recv(1 << 16)
 
     return answer
 
