@@ -81,7 +81,7 @@ class Holds:
         except BlockingIOError as exc:
             raise ImpyardError(
                 f"another run works in the checkout {visible(str(folder))}",
-                hint="wait for its end, or give this run a checkout of its own (`git worktree add`)",
+                hint="wait for its end, or give this run a checkout of its own (`git clone --no-hardlinks`)",
             ) from exc
         except OSError:
             return

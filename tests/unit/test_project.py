@@ -198,6 +198,24 @@ def test_a_workspace_that_would_open_the_box_is_refused(tmp_path: Path, place: s
     assert refused.value.hint
 
 
+def test_who_names_a_repository_as_the_workspace_is_told_to_clone_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_project(tmp_path / "p")
+    (root / "sub").mkdir()
+    for folder, has_git, hint in (
+        (root, False, "choose a folder of its own for the agent's work"),
+        (root, True, "`git clone --no-hardlinks . ../work`, then --workspace ../work"),
+        (root / "sub", True, "`git clone --no-hardlinks .. ../../work`, then --workspace ../../work"),
+    ):
+        if has_git:
+            (root / ".git").mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        with pytest.raises(ImpyardError, match="is the project root") as refused:
+            check_workspace(root, root)
+        assert refused.value.hint == hint
+
+
 def test_a_workspace_reached_through_a_linked_folder_is_judged_by_where_it_is(tmp_path: Path) -> None:
     root = make_project(tmp_path / "p")
     (tmp_path / "way").symlink_to(root)
