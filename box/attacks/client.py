@@ -76,7 +76,9 @@ class Client:
             connection.settimeout(self._limit_s)
             connection.connect(self._proxy)
             return connection
-        return socket.create_connection(self._proxy, self._limit_s)
+        tcp = socket.create_connection(self._proxy, self._limit_s)
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return tcp
 
     def tunnel(self, target: bytes) -> socket.socket:
         """A granted CONNECT; raises Refused."""

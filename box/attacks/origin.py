@@ -69,6 +69,7 @@ class CountingOrigin:
         raw = connection
         with contextlib.suppress(OSError, ValueError):
             connection.settimeout(IDLE_S)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if connection.recv(1, socket.MSG_PEEK) == b"\x16":
                 connection = self._tls.wrap_socket(connection, server_side=True)
             reader = _Reader(connection)
