@@ -13,7 +13,7 @@ _attempt = partial(Attempt, group="F")
 
 _OPEN = frozenset({101})
 _BROKEN = frozenset({CLOSED, 1000, 1002, 1003, 1005, 1006, 1007, 1009})
-_CUT = frozenset({1009})
+_CUT = frozenset({1009, CLOSED})  # the word for it is lost to a client whose unread bytes reset the connection
 _SEES = ("GET /ws",)
 _HEAD = 2000  # what the heads of frames may add to what a message holds
 

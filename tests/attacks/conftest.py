@@ -88,9 +88,11 @@ def judged(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[Bed]:
     try:
         yield Bed(client, origin, gateway.runs / "decisions.jsonl")
     finally:
+        client.close()
         os.close(door)
         gateway.stop()
         origin.close()
+    assert "Traceback" not in gateway.stderr_path.read_text()
 
 
 @pytest.fixture(scope="module")
