@@ -11,6 +11,8 @@ from pathlib import Path
 MAX_ENTRIES = 200_000
 # What makes a folder a repository for git, whatever its name is.
 BARE_REPOSITORY = {"HEAD", "objects", "refs"}
+# Where git writes in a repository, beside the files in it.
+GITS_FOLDERS = {"info", "logs", "objects", "refs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,14 @@ class GainedFile:
 @dataclass(slots=True)
 class Snapshot:
     """`files`: relative path to (size, time of change in ns, inode). `repositories`: relative paths of each `.git` and
-    each bare repository. `complete` is false when the folder holds more than is looked at."""
+    each bare repository. `links`: relative paths of all links. `closed`: relative paths of folders that cannot be read,
+    in which git can work all the same when it is told the names. `complete` is false when the folder holds more than is
+    looked at."""
 
     files: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     repositories: set[str] = field(default_factory=set)
+    links: set[str] = field(default_factory=set)
+    closed: set[str] = field(default_factory=set)
     complete: bool = True
 
 
@@ -42,6 +48,9 @@ def snapshot(folder: Path, most: int = MAX_ENTRIES) -> Snapshot:
         missing = set(BARE_REPOSITORY)
         try:
             handle = os.open(folder / inner, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except PermissionError:
+            found.closed.add(inner or ".")
+            continue
         except OSError:
             continue
         try:
@@ -59,10 +68,12 @@ def snapshot(folder: Path, most: int = MAX_ENTRIES) -> Snapshot:
                         pending.append(relative)
                     else:
                         status = entry.stat(follow_symlinks=False)
+                        if entry.is_symlink():
+                            found.links.add(relative)
                         found.files[relative] = (status.st_size, status.st_mtime_ns, status.st_ino)
         except OSError:
             continue
-        if not missing and ".git" not in inner.split("/"):
+        if not missing and inner.rpartition("/")[2] != ".git":  # in a .git, too: others may name it by its path
             found.repositories.add(inner or ".")
     return found
 
@@ -77,8 +88,26 @@ def gained(before: Snapshot, after: Snapshot) -> list[GainedFile]:
 
 
 def new_repositories(before: Snapshot, after: Snapshot) -> list[str]:
-    """The repositories that were not there before: their hooks and settings are the agent's. In order."""
-    return sorted(_outermost(after.repositories - before.repositories))
+    """The repositories that were not there before, and folders that may be one: their hooks and settings are the
+    agent's. In order."""
+    return sorted(_outermost((after.repositories - before.repositories) | (after.closed - before.closed)))
+
+
+def new_links(before: Snapshot, after: Snapshot) -> list[str]:
+    """The links that came into a repository, or lead elsewhere now: git writes where they lead. In order."""
+    found = []
+    for path in after.links:
+        if before.files.get(path) == after.files[path]:
+            continue
+        parts = path.split("/")
+        inside_git = ".git" in parts[:-1]
+        for depth in range(len(parts)):
+            folder = "/".join(parts[:depth]) or "."
+            is_own = depth == len(parts) - 1 or parts[depth] in GITS_FOLDERS
+            if inside_git or (folder in before.repositories | after.repositories and is_own):
+                found.append(path)
+                break
+    return sorted(found)
 
 
 def _outermost(paths: Set[str]) -> set[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -12,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.text import size_text
+
+# What is listed in one is limited, so that none comes near.
+MAX_BYTES = 16 * 1024**2
 
 # Why a run ended, and the exit status of `impyard run` for it.
 EXITS: dict[str, int] = {
@@ -40,7 +46,8 @@ class Receipt:
     own checks not counted), `denied_hosts` (host to count) and `own_checks`; `traffic` has `bytes_up`, `bytes_down`,
     `upstream_errors`. `files` are what the workspace
     gained (`files_more` are not listed; not `files_complete`: it holds more than is looked at), `repositories` the git
-    repositories among it. `made` is what lies in the workspace while the run lasts only (see places.py).
+    repositories among it, `links` the links in git's own folders. `made` is what lies in the workspace while the run
+    lasts only (see places.py).
     """
 
     run: str
@@ -76,6 +83,7 @@ class Receipt:
     files_more: int = 0
     files_complete: bool = True
     repositories: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
     made: list[dict[str, Any]] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
@@ -103,11 +111,30 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def read_receipt(path: Path) -> dict[str, Any]:
     """The receipt as plain data. Raises ImpyardError when it is missing or no receipt."""
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(_content(path), parse_float=_finite, parse_constant=_finite)
     except FileNotFoundError as exc:
         raise ImpyardError(f"there is no receipt at {path}", hint="`impyard runs` lists the runs") from exc
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise ImpyardError(f"cannot read the receipt {path}: {exc}", hint="`impyard runs` lists the runs") from exc
     if not isinstance(data, dict) or "run" not in data:
         raise ImpyardError(f"{path} is not a receipt", hint="`impyard runs` lists the runs")
     return data
+
+
+def _content(path: Path) -> bytes:
+    """All of a receipt's file. Raises OSError, and ValueError for what none of impyard's runs has written: a pipe would
+    keep the reader forever, a device fill its memory."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is no file")
+        if status.st_size > MAX_BYTES:
+            raise ValueError(f"it is longer than {size_text(MAX_BYTES)}")
+        return file.read(MAX_BYTES)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number")
+    return number

@@ -19,7 +19,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.certs.authority import data_dir
 from impyard.runner import credentials, streams
 from impyard.runner.enclosure import DEFAULT_PIDS, Enclosure, Plan
-from impyard.runner.gained import Snapshot, gained, new_repositories, snapshot
+from impyard.runner.gained import Snapshot, gained, new_links, new_repositories, snapshot
 from impyard.runner.gateway import Spawned
 from impyard.runner.outcome import Ending, Event, Outcome, judge_ending, parse_event
 from impyard.runner.project import check_root, check_workspace, find_root, policy_files
@@ -194,6 +194,7 @@ class _Run:
         receipt.files_more = max(0, len(files) - RECEIPT_FILES)
         receipt.files_complete = self.before.complete and after.complete
         receipt.repositories = new_repositories(self.before, after)[:RECEIPT_FILES]
+        receipt.links = new_links(self.before, after)[:RECEIPT_FILES]
         try:
             receipt.write(enclosure.paths.receipt)
             enclosure.seal()

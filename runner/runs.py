@@ -147,8 +147,12 @@ def stop(run: Run, *, patience_s: float = 15.0) -> None:
 
 
 def started(run: Run) -> datetime:
-    """When the run began, UTC, read from its id."""
-    return datetime.strptime(run.id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    """When the run began, UTC, read from its id; of one that is no time, as of a folder that somebody renamed, when
+    its folder was last changed."""
+    try:
+        return datetime.strptime(run.id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return datetime.fromtimestamp(run.paths.folder.stat().st_mtime, UTC)
 
 
 def _receipt(paths: RunPaths) -> tuple[Mapping[str, Any], ImpyardError | None]:

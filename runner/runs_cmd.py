@@ -119,9 +119,9 @@ def stop_command(run: Sequence[str], project: Path | None, every: bool) -> int:
         elif found.unreadable and not every:
             raise ImpyardError(found.fault, hint=f"who started {found.id} can stop it, or root")
         elif found.unreadable:
-            click.echo(f"warning: left alone: {found.fault}", err=True)
+            click.echo(f"warning: left alone: {visible(found.fault)}", err=True)
         elif not every:
-            click.echo(f"{found.id} is not running ({found.state})")
+            click.echo(f"{found.id} is not running ({visible(found.state)})")
     if every and not stopped:
         click.echo("no run is running")
     return 0
@@ -154,7 +154,7 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
     for run in found:
         if run not in doomed:
             why = "it is running" if run.lives else run.doubt or run.fault
-            click.echo(f"kept {run.id}: {why}", err=True)
+            click.echo(f"kept {run.id}: {visible(why)}", err=True)
     if not doomed:
         click.echo("nothing to remove")
         return 0
@@ -166,7 +166,7 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
                 f"this would remove {what}, workspaces too, and there is nobody to ask", hint="give --yes"
             )
         for run in doomed:
-            click.echo(f"  {run.id}  {run.state}")
+            click.echo(f"  {run.id}  {visible(run.state)}")
         try:
             agreed = click.confirm(f"remove {what}, workspaces too?")
         except click.Abort:
@@ -201,8 +201,8 @@ def _row(run: runs_.Run) -> tuple[str, ...]:
         run.id,
         visible(run.state),
         duration_text(run.receipt.get("duration_s")),
-        str(decisions.get("allowed", "-")),
-        str(decisions.get("denied", "-")),
+        visible(str(decisions.get("allowed", "-"))),
+        visible(str(decisions.get("denied", "-"))),
         visible(str(run.receipt.get("model") or "-")),
     )
 
@@ -239,8 +239,9 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
     pairs.append(("workspace", str(receipt.get("workspace") or run.paths.workspace)))
     for file in _sequence(receipt.get("files")):
         entry = _mapping(file)
-        pairs.append(("  file", f"{entry.get('path')} ({size_text(int(entry.get('bytes') or 0))})"))
+        pairs.append(("  file", f"{entry.get('path')} ({_size(entry.get('bytes'))})"))
     pairs += [("  git", f"{name} is new") for name in _sequence(receipt.get("repositories"))]
+    pairs += [("  git", f"{name} is a link") for name in _sequence(receipt.get("links"))]
     for name, path in (("transcript", run.paths.stdout), ("session", run.paths.session)):
         if path.exists():
             pairs.append((name, str(path)))
@@ -259,7 +260,7 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
             pairs.append(("  denied", f"{host} ({count})"))
     traffic = _mapping(receipt.get("traffic"))
     if traffic:
-        up, down = (size_text(int(traffic.get(key) or 0)) for key in ("bytes_up", "bytes_down"))
+        up, down = (_size(traffic.get(key)) for key in ("bytes_up", "bytes_down"))
         pairs.append(("traffic", f"{up} up, {down} down"))
     for name, value in (
         ("image", _mapping(receipt.get("image")).get("id")),
@@ -282,6 +283,10 @@ def duration_text(seconds: Any) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _size(value: Any) -> str:
+    return size_text(value) if isinstance(value, int) and abs(value) < 2**63 else "? B"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

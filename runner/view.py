@@ -157,9 +157,11 @@ class HumanView:
             self._field(
                 "", "the workspace holds more than is looked at: files and git repositories may be missing here"
             )
-        if receipt.repositories:
-            names = [f"{name} is new: look at it before you use git here" for name in receipt.repositories]
-            self._list("git", names[:SUMMARY_REPOSITORIES], len(names) - len(names[:SUMMARY_REPOSITORIES]))
+        remarks = [f"{name} is a link: remove it before git here writes where it leads" for name in receipt.links]
+        remarks += [f"{name} is new: look at it before you use git here" for name in receipt.repositories]
+        if remarks:
+            shown = remarks[:SUMMARY_REPOSITORIES]
+            self._list("git", shown, len(remarks) - len(shown))
         self._field("in", receipt.workspace, whole=True)
         if self._left_out:
             self._field("log", log, whole=True)

@@ -211,6 +211,24 @@ def test_a_repository_that_the_agent_makes_is_named(project: Project) -> None:
     assert (place / "ran").exists(), "the control: why it has to be named"
 
 
+@pytest.mark.attack("137")
+def test_a_link_where_git_writes_is_named(project: Project) -> None:
+    """git's own files can be links, and git writes where they lead: names of branches, say, into your .bashrc."""
+    place = project.base / "work"
+    place.mkdir()
+    git(place, "init", "--quiet", "--initial-branch=main")
+    git(place, "commit", "--quiet", "--allow-empty", "--message=first")
+    project.own(place)
+    mine = project.base / ".bashrc"
+    mine.write_text("# mine\n")
+    result = project.demo(f"run: ln -sf {mine} .git/logs/HEAD", args=["--workspace", str(place)])
+    assert result.code == 0 and result.receipt["links"] == [".git/logs/HEAD"], result
+    assert ".git/logs/HEAD is a link: remove it before git here writes where it leads" in result.out
+    assert mine.read_text() == "# mine\n"
+    git(place, "checkout", "--quiet", "-b", "$(touch${IFS}ran)")
+    assert "$(touch" in mine.read_text(), "the control: why it has to be named"
+
+
 def test_a_killed_runner_leaves_nothing_in_the_checkout(project: Project) -> None:
     place = project.base / "work"
     place.mkdir()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
-from impyard.runner.gained import GainedFile, Snapshot, gained, new_repositories, snapshot
+import pytest
+
+from impyard.runner.gained import GainedFile, Snapshot, gained, new_links, new_repositories, snapshot
 
 
 def test_new_and_changed_files_are_told_apart_and_others_left_out(tmp_path: Path) -> None:
@@ -63,6 +67,58 @@ def test_repositories_that_came_are_named(tmp_path: Path) -> None:
     for name in ("objects", "refs", "HEAD"):
         (tmp_path / name).mkdir()
     assert "." in new_repositories(before, snapshot(tmp_path)), "the folder itself is one now"
+
+
+@pytest.mark.attack("137")
+def test_a_repository_in_a_git_folder_is_named(tmp_path: Path) -> None:
+    """A remote or a submodule may lead there."""
+    (tmp_path / ".git" / "modules").mkdir(parents=True)
+    before = snapshot(tmp_path)
+    for name in ("HEAD", "objects", "refs"):
+        (tmp_path / ".git" / "hidden" / name).mkdir(parents=True)
+        (tmp_path / ".git" / name).mkdir()
+    assert new_repositories(before, snapshot(tmp_path)) == [".git/hidden"]
+
+
+@pytest.mark.attack("137")
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """git finds the .git in it by its name; who lists folders does not. Root reads all, so another user looks."""
+    (tmp_path / "inner" / ".git").mkdir(parents=True)
+    look = (
+        "import os, sys; from pathlib import Path; from impyard.runner.gained import *; top = Path('.');"
+        "os.setuid(65534) if os.geteuid() == 0 else None;"
+        "print(new_repositories(Snapshot(), snapshot(top)))"
+    )
+
+    def found() -> str:
+        done = subprocess.run([sys.executable, "-c", look], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    tmp_path.chmod(0o755)
+    assert found() == "['inner/.git']"
+    (tmp_path / "inner").chmod(0o311)
+    try:
+        assert found() == "['inner']"
+    finally:
+        (tmp_path / "inner").chmod(0o755)
+
+
+@pytest.mark.attack("137")
+def test_links_in_repositories_are_named(tmp_path: Path) -> None:
+    (tmp_path / ".git" / "logs").mkdir(parents=True)
+    for name in ("HEAD", "objects", "refs"):
+        (tmp_path / "bare" / name).mkdir(parents=True)
+    for name in (".git/old", ".git/turned", "src"):
+        (tmp_path / name).symlink_to("/nowhere")
+    before = snapshot(tmp_path)
+    (tmp_path / ".git" / "turned").unlink()
+    new = [".git/logs/HEAD", ".git/turned", "bare/index", "bare/refs/x"]
+    for name in (*new, "other", "bare/tree"):
+        if name == "bare/tree":
+            (tmp_path / name).mkdir()
+            name += "/link"
+        (tmp_path / name).symlink_to("/elsewhere")
+    assert new_links(before, snapshot(tmp_path)) == new
 
 
 def test_a_path_longer_than_the_system_takes_does_no_harm(tmp_path: Path) -> None:

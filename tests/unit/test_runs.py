@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import pty
 import select
@@ -13,6 +14,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -242,6 +244,58 @@ def test_receipts_of_odd_shapes_are_shown(project: Path, impyard: Command) -> No
     paths.receipt.write_text(json.dumps(odd))
     assert impyard("runs", "list").status == 0
     assert impyard("runs", "show", OLD).status == 0
+
+
+ODD = ["text", -1, 10**400, True, None, [1, [2]], {"a": {"b": 1}}, "\x1b[2J\nhint: forged", "\ud800"]
+FULL = Receipt("r", "/p", "/p/w", "m", "s", "0", 7, "1", "s", 60.0, exit_reason="finished")
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_receipts_of_any_content_are_shown_or_told_of(project: Path, impyard: Command) -> None:
+    """No error of impyard's own, nothing that a terminal obeys, no line that is not impyard's."""
+    paths = add_run(project, OLD)
+    good = asdict(FULL)
+    changes = [{key: value} for key in good for value in ODD]
+    for value in ODD:
+        changes += [{"files": [{"path": value, "bytes": value}]}, {"traffic": {"bytes_up": value}}]
+        changes += [{"decisions": {"allowed": value, "denied_hosts": {str(value): value}}}, {"image": {"id": value}}]
+    texts = [json.dumps({**good, **change}) for change in changes]
+    texts += [json.dumps({**good, key: math.inf}) for key in good]
+    texts += ["", "{", "[" * 100_000, '{"run": 1e999}', '{"run": ' + "9" * 9999 + "}"]
+    for text in texts:
+        paths.receipt.write_text(text)
+        for command in (("list",), ("show", OLD), ("stop", OLD), ("list", "--json"), ("show", OLD, "--json")):
+            result = impyard("runs", *command)
+            everything = result.out + result.err
+            assert "internal error" not in everything, (text[-200:], command, everything)
+            assert "\x1b" not in everything and "\nhint: forged" not in everything, (text[-200:], command)
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("kind", ["pipe", "device", "long"])
+def test_a_receipt_that_none_can_be_keeps_nobody(project: Path, impyard: Command, kind: str) -> None:
+    paths = add_run(project, OLD)
+    paths.receipt.unlink()
+    if kind == "pipe":
+        os.mkfifo(paths.receipt)
+    elif kind == "device":
+        paths.receipt.symlink_to("/dev/zero")
+    else:
+        paths.receipt.touch()
+        os.truncate(paths.receipt, 2**40)
+    assert impyard("runs", "list").status == 0
+    shown = impyard("runs", "show", OLD)
+    assert shown.status == 0 and f"cannot read the receipt {paths.receipt}: it is " in shown.out
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_folder_with_a_run_id_that_is_no_time_is_as_old_as_it_is(project: Path, impyard: Command) -> None:
+    for name in ("99999999-999999-abcd", "00000000-000000-abcd"):
+        (folder := RunPaths(project, name).folder).mkdir(parents=True)
+        FULL.write(folder / "run.json")
+    os.utime(folder, (0, 0))
+    assert impyard("runs", "prune", "--older-than", "1", "--yes").status == 0
+    assert not folder.exists() and (folder.parent / "99999999-999999-abcd").exists()
 
 
 @pytest.mark.usefixtures("no_engine")
