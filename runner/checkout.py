@@ -36,12 +36,14 @@ ALTERNATES = "objects/info/alternates"
 @dataclass(slots=True)
 class Guard:
     """`shut`: to be mounted read-only; `pinned`: to be mounted on itself, writable; `missing`: of these what is not
-    there yet, outermost first; `whole`: repositories that are shut as a whole, so that nobody can commit there."""
+    there yet, outermost first; `whole`: repositories that are shut as a whole, so that nobody can commit there;
+    `apart`: folders whose `.git` names a repository outside of the workspace, so that nobody can commit either."""
 
     shut: list[Path] = field(default_factory=list)
     pinned: list[Path] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     whole: list[Path] = field(default_factory=list)
+    apart: list[Path] = field(default_factory=list)
 
 
 def find_guard(
@@ -56,6 +58,7 @@ def find_guard(
     shut: dict[Path, Missing | None] = {}
     pinned: set[Path] = set()
     whole: set[Path] = set()
+    apart: list[Path] = []
     for folder in workspace.parents:
         if os.path.lexists(place := folder / ".git"):
             hold(folder, True)
@@ -73,6 +76,8 @@ def find_guard(
         repository, common = _repository_and_common(place, workspace)
         if place.is_file():
             shut[place] = None
+            if repository.is_dir() and not repository.is_relative_to(workspace):
+                apart.append(top)
         for part in {repository, common}:
             if not part.is_dir() or not part.is_relative_to(workspace):
                 continue  # out of the box's reach, or nowhere
@@ -85,7 +90,7 @@ def find_guard(
                 shut.update(_led_to(part, workspace))
         shut.update(_settings_name(_settings_files(repository, common, settings), top, workspace))
     guard = _guard(workspace, shut, pinned)
-    guard.whole = sorted(whole)
+    guard.whole, guard.apart = sorted(whole), sorted(apart)
     return guard
 
 

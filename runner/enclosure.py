@@ -327,6 +327,10 @@ class Enclosure:
         guard = checkout.find_guard(self.plan.workspace, settings, holds.hold)
         for path in guard.whole:
             self._note(f"the agent cannot commit in {path}, which is read-only as a whole: parts of it lie elsewhere")
+        for path in guard.apart:
+            self._note(
+                f"the agent cannot commit in {path}: its repository lies outside of the workspace; a clone would do"
+            )
         with self._signals.shielded():
             self.receipt.made = [place.record() for place in guard.missing]
             self.receipt.write(self.paths.receipt)

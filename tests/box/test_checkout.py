@@ -229,6 +229,15 @@ def test_a_link_where_git_writes_is_named(project: Project) -> None:
     assert "$(touch" in mine.read_text(), "the control: why it has to be named"
 
 
+def test_it_is_said_before_the_run_that_a_linked_worktree_takes_no_commit(project: Project) -> None:
+    place = checkout(project.base / "main") / "linked"
+    project.own(place)
+    result = project.demo("run: git add README.md && echo added || echo cannot", args=["--workspace", str(place)])
+    assert result.code == 0 and "│ cannot" in result.out, result
+    note = f"the agent cannot commit in {place}: its repository lies outside of the workspace; a clone would do"
+    assert note in result.out.split("run: git add")[0]
+
+
 def test_a_killed_runner_leaves_nothing_in_the_checkout(project: Project) -> None:
     place = project.base / "work"
     place.mkdir()

@@ -195,7 +195,9 @@ def test_a_submodule_is_shut_with_all_modules(place: Path) -> None:
 def test_a_worktree_whose_repository_is_elsewhere(place: Path, tmp_path: Path) -> None:
     other = repository(tmp_path / "other" / ".git" / "worktrees" / "work")
     (place / ".git").write_text(f"gitdir: {other}\n")
-    assert names(place, find_guard(place)) == ({".git"}, set(), [])
+    guard = find_guard(place)
+    assert names(place, guard) == ({".git"}, set(), [])
+    assert guard.apart == [place], "nobody is told that the agent cannot commit"
 
 
 def test_a_worktree_whose_repository_is_inside(place: Path) -> None:
@@ -209,6 +211,7 @@ def test_a_worktree_whose_repository_is_inside(place: Path) -> None:
     shut, pinned, _ = names(place, find_guard(place))
     assert {"main/.git/worktrees", "main/.git/config", "linked/.git", "main/hooks", "linked/hooks"} <= shut
     assert pinned == {"main", "main/.git", "linked"}
+    assert find_guard(place).apart == []
 
 
 @pytest.mark.parametrize("what", ["empty", "hooks", "commondir", "pipe", "socket-less"])
