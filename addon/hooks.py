@@ -23,7 +23,7 @@ from impyard.addon.errors import PolicyError
 from impyard.addon.failclosed import fail_closed
 from impyard.addon.judge import Decision, Verdict, denial, judge
 from impyard.addon.limits import DEFAULTS, Limits
-from impyard.addon.notes import Notes, notes_of, take_notes
+from impyard.addon.notes import Notes, client_left, notes_of, take_notes
 from impyard.addon.policy import Policy
 from impyard.addon.record import Record
 from impyard.addon.redirects import Redirects
@@ -192,7 +192,7 @@ class JudgeAddon(TunnelHooks):
         """Close the record of all that is in progress for a client."""
         for flow in self.begun.pop(client.id, {}).values():
             if (notes := notes_of(flow)) is not None:
-                self.record.close(notes, None, why)
+                self.record.close(notes, None, why, client_left=client_left(flow, why))
             self._leave(flow)
 
     # -- answers and ends -------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class JudgeAddon(TunnelHooks):
             self._close(flow, notes, 101, None)
 
     def _close(self, flow: http.HTTPFlow, notes: Notes, status: int | None, error: str | None) -> None:
-        self.record.close(notes, status, error)
+        self.record.close(notes, status, error, client_left=client_left(flow, error))
         if begun := self.begun.get(flow.client_conn.id):
             begun.pop(notes.decision_id, None)
         self._leave(flow)

@@ -44,3 +44,8 @@ def take_notes(flow: http.HTTPFlow, notes: Notes) -> Notes:
     """Keep `notes` with a flow."""
     flow.metadata[NOTES] = notes
     return notes
+
+
+def client_left(flow: http.HTTPFlow, error: str | None) -> bool:
+    """Whether a flow ended in an error since its client went away, or gave up on this stream."""
+    return error is not None and (not flow.client_conn.connected or " by client (" in error)  # the core's words

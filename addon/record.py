@@ -64,14 +64,14 @@ class Record:
             )
         return decision, decision_id
 
-    def close(self, notes: Notes, status: int | None, error: str | None) -> None:
-        """Write the outcome of a forwarded request, once."""
+    def close(self, notes: Notes, status: int | None, error: str | None, *, client_left: bool = False) -> None:
+        """Write the outcome of a forwarded request, once. That of a client who left is not counted as an error."""
         if notes.closed or notes.decision_id is None:
             return
         notes.closed = True
         self._bytes_up += notes.uploaded
         self._bytes_down += notes.downloaded
-        self._upstream_errors += error is not None
+        self._upstream_errors += error is not None and not client_left
         ms = round((time.monotonic() - notes.started) * 1000, 1)
         self._outcomes.write(notes.decision_id, status, notes.uploaded, notes.downloaded, ms, error, notes.redirect)
 

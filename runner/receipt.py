@@ -44,10 +44,10 @@ class Receipt:
     has `files` (relative to the project where inside), `hash` and, for the demo model, `added`. `decisions` has `seq`
     and `last`, the number and the chain hash of the run's last line in decisions.jsonl, `allowed`, `denied` (impyard's
     own checks not counted), `denied_hosts` (host to count) and `own_checks`; `traffic` has `bytes_up`, `bytes_down`,
-    `upstream_errors`. `files` are what the workspace
-    gained (`files_more` are not listed; not `files_complete`: it holds more than is looked at), `repositories` the git
-    repositories among it, `links` the links in git's own folders. `made` is what lies in the workspace while the run
-    lasts only (see places.py).
+    `upstream_errors`: allowed requests that came to nothing, but for those whose client left. `files` are what the
+    workspace gained (`files_more` are not listed; not `files_complete`: it holds more than is looked at),
+    `repositories` the git repositories among it, `links` the links in git's own folders. `made` is what lies in the
+    workspace while the run lasts only (see places.py).
     """
 
     run: str
@@ -89,6 +89,19 @@ class Receipt:
     def write(self, path: Path) -> None:
         """Write the receipt so that a reader sees the old one or the new one, never a half. Raises OSError."""
         write_json(path, asdict(self))
+
+
+def failed_of(traffic: Mapping[str, Any]) -> int:
+    """How many allowed requests came to nothing, by a receipt's `traffic`; 0 where it does not say."""
+    count = traffic.get("upstream_errors")
+    return count if isinstance(count, int) else 0
+
+
+def counts_text(decisions: Mapping[str, Any], traffic: Mapping[str, Any]) -> str:
+    """`3 allowed (1 failed), 0 denied`, of a receipt's two parts."""
+    failed = failed_of(traffic)
+    note = f" ({failed} failed)" if failed else ""
+    return f"{decisions.get('allowed', 0)} allowed{note}, {decisions.get('denied', 0)} denied"
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from impyard.runner.gained import Snapshot, gained, new_links, new_repositories,
 from impyard.runner.gateway import Spawned
 from impyard.runner.outcome import Ending, Event, Outcome, judge_ending, parse_event
 from impyard.runner.project import check_root, check_workspace, find_root, policy_files
-from impyard.runner.receipt import EXITS
+from impyard.runner.receipt import EXITS, failed_of
 from impyard.runner.signals import Interrupted, Signals
 from impyard.runner.stage import Line, News
 from impyard.runner.text import shortened, visible
@@ -298,7 +298,8 @@ class _Run:
     def _look_command(self) -> str:
         project = self.options.project
         where = () if project is None else ("--project", str(project))
-        return command_line("decisions", "--run", self.enclosure.paths.id, "--denied", *where)
+        what = () if failed_of(self.enclosure.receipt.traffic) else ("--denied",)
+        return command_line("decisions", "--run", self.enclosure.paths.id, *what, *where)
 
 
 def probe_report(data: bytes) -> list[Event] | None:

@@ -15,6 +15,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner import removal
 from impyard.runner import runs as runs_
 from impyard.runner.project import find_root
+from impyard.runner.receipt import counts_text
 from impyard.runner.text import size_text, visible
 from impyard.runner.typed import command_line
 
@@ -255,7 +256,7 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
         pairs.append(("probes", f"{good} of {len(probes)} as expected"))
     decisions = _mapping(receipt.get("decisions"))
     if decisions:
-        pairs.append(("decisions", f"{decisions.get('allowed', 0)} allowed, {decisions.get('denied', 0)} denied"))
+        pairs.append(("decisions", counts_text(decisions, _mapping(receipt.get("traffic")))))
         for host, count in _mapping(decisions.get("denied_hosts")).items():
             pairs.append(("  denied", f"{host} ({count})"))
     traffic = _mapping(receipt.get("traffic"))

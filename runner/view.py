@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Protocol, TextIO
 
 from impyard.runner.outcome import Event, text_of
-from impyard.runner.receipt import Receipt
+from impyard.runner.receipt import Receipt, counts_text, failed_of
 from impyard.runner.text import size_text, visible, wrapped
 
 TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
@@ -143,7 +143,7 @@ class HumanView:
         self._line(text, "dim")
 
     def closing(self, receipt: Receipt, command: str, log: str) -> None:
-        """The summary. `command` shows the denials of this run, `log` is the file with all of its output."""
+        """The summary. `command` shows what was denied or failed, `log` is the file with all of the run's output."""
         words = REASON_WORDS.get(receipt.exit_reason, receipt.exit_reason)
         title = f"{self._rule * 2} {words} in {duration_text(receipt.duration_s or 0)} "
         style = "green" if receipt.exit_reason == "finished" else "red"
@@ -167,12 +167,13 @@ class HumanView:
             self._field("log", log, whole=True)
         counts = receipt.decisions
         if counts:
-            self._field("decisions", f"{counts.get('allowed', 0)} allowed, {counts.get('denied', 0)} denied")
+            self._field("decisions", counts_text(counts, receipt.traffic))
         hosts: Mapping[str, int] = counts.get("denied_hosts") or {}
         if hosts:
             ranked = sorted(hosts.items(), key=lambda item: (-item[1], item[0]))
             shown = [f"{host} ({count})" for host, count in ranked[:SUMMARY_HOSTS]]
             self._list("denied", shown, len(ranked) - len(shown))
+        if hosts or failed_of(receipt.traffic):
             self._field("look", command, whole=True)
         self._out.flush()
 

@@ -8,11 +8,14 @@ import socket
 import ssl
 import threading
 import time
+from pathlib import Path
 
+import h2.connection
 import pytest
 
-from tests.gateway.conftest import Bed
+from tests.gateway.conftest import Bed, make_bed
 from tests.support.gateway import LiveGateway, read_head, read_reply
+from tests.support.origin import Pki
 
 pytestmark = pytest.mark.gateway
 
@@ -149,6 +152,36 @@ def test_a_client_that_leaves_stops_the_download(bed: Bed) -> None:
     outcome = bed.gateway.outcomes(1)[0]
     assert outcome["error"]
     assert int(str(outcome["bytes_down"])) < 100 * MB
+
+
+@pytest.mark.parametrize("alpn", ["http/1.1", "h2"])
+def test_a_client_that_leaves_is_no_failure_and_an_origin_that_is_gone_is(tmp_path: Path, pki: Pki, alpn: str) -> None:
+    with contextlib.contextmanager(make_bed)(tmp_path, pki) as bed:
+        with bed.gateway.tls("a.test", alpn=(alpn,)) as connection:
+            if alpn == "h2":
+                client = h2.connection.H2Connection()
+                client.initiate_connection()
+                names = {
+                    ":method": "GET",
+                    ":scheme": "https",
+                    ":authority": "a.test",
+                    ":path": f"/pub/big?n={1000 * MB}",
+                }
+                for stream in (1, 3):
+                    client.send_headers(stream, list(names.items()), end_stream=True)
+                connection.sendall(client.data_to_send())
+                while not bed.a.seen:
+                    connection.recv(1000)
+                client.reset_stream(1)
+                connection.sendall(client.data_to_send())
+                bed.gateway.outcomes(1)
+            else:
+                connection.sendall(b"GET /pub/big?n=%d HTTP/1.1\r\nHost: a.test\r\n\r\n" % (1000 * MB))
+                connection.recv(1000)
+        assert all(line["error"] for line in bed.gateway.outcomes(2 if alpn == "h2" else 1))
+        assert bed.gateway.get("https://gone.test/pub/x").status == 502
+        closed = bed.gateway.stop()
+        assert (closed["event"], closed["upstream_errors"]) == ("closed", 1)
 
 
 @pytest.mark.parametrize("path", ["/pub/garbage", "/pub/cut"])

@@ -204,6 +204,13 @@ def test_the_summary_says_how_it_ended_what_it_left_and_what_was_denied(width: i
     assert all(cells(line) <= width for line in screen.lines)
 
 
+def test_an_allowed_request_that_failed_is_counted_and_the_command_named() -> None:
+    screen = Screen()
+    counts = {"allowed": 3, "denied": 0}
+    screen.view.closing(receipt(decisions=counts, traffic={"upstream_errors": 1}), "look here", "stdout.jsonl")
+    assert screen.lines[-2:] == ["decisions  3 allowed (1 failed), 0 denied", "look       look here"]
+
+
 def test_a_summary_without_denials_names_no_command() -> None:
     screen = Screen()
     screen.view.closing(receipt(), "look here", "stdout.jsonl")
