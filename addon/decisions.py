@@ -63,11 +63,7 @@ def encode_decision(
         "at": decision.at and _cut(decision.at, MAX_VALUE),
         "nearest": nearest and {"at": _cut(nearest.at, MAX_VALUE), "failed": nearest.failed},
         "policy": policy_hash,
-        "method": _named(request.method, clean),
-        "scheme": _named(request.scheme, clean),
-        "host": _cut(redact.host(_short(request.host, MAX_NAME * 2), clean=clean), MAX_NAME * 2, len(request.host)),
-        "port": request.port,
-        "path": _cut(redact.value(path, clean=clean), MAX_PATH, len(request.path)),
+        **asked_for(request, clean=clean),
         "query": _cut(redact.query(query, clean=clean), MAX_QUERY, len(request.query)),
         "http": _named(request.http, clean),
         "headers": _headers(request.headers, clean),
@@ -90,6 +86,21 @@ def encode_decision(
         fields["headers"] = {"…": f"({len(request.headers)} headers, line of {size} bytes)"}
         line = _line(fields)
     return line
+
+
+def asked_for(request: Request, *, clean: bool = False) -> dict[str, Any]:
+    """What a request asked for, as it may be shown: method, scheme, host, port and path, redacted and cut.
+
+    clean: the redactor was asked about all of it already.
+    """
+    path = _short(request.path, MAX_PATH)
+    return {
+        "method": _named(request.method, clean),
+        "scheme": _named(request.scheme, clean),
+        "host": _cut(redact.host(_short(request.host, MAX_NAME * 2), clean=clean), MAX_NAME * 2, len(request.host)),
+        "port": request.port,
+        "path": _cut(redact.value(path, clean=clean), MAX_PATH, len(request.path)),
+    }
 
 
 def encode_outcome(

@@ -11,7 +11,7 @@ import hmac
 import logging
 import time
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from mitmproxy import http
 from mitmproxy.connection import Client
@@ -25,6 +25,7 @@ from impyard.addon.judge import Decision, Verdict, denial, judge
 from impyard.addon.limits import DEFAULTS, Limits
 from impyard.addon.notes import Notes, client_left, notes_of, take_notes
 from impyard.addon.policy import Policy
+from impyard.addon.policysource import Policies
 from impyard.addon.record import Record
 from impyard.addon.redirects import Redirects
 from impyard.addon.request import CANARY_SUFFIX, Request
@@ -40,12 +41,6 @@ logger = logging.getLogger(__name__)
 STREAM_OVER_BYTES = 64 * 1024
 _ROOM = "impyard-room"  # on a flow that takes one of the places of those in progress
 _TOO_MUCH_IN_PROGRESS = "too many of its requests are in progress"
-
-
-class Policies(Protocol):
-    """Where the policy comes from, asked once per request."""
-
-    def current(self) -> Policy | PolicyError: ...
 
 
 class JudgeAddon(TunnelHooks):
@@ -97,21 +92,17 @@ class JudgeAddon(TunnelHooks):
         if flow.error is not None or (flow.request.is_http2 and request.body_bytes and not flow.request.stream):
             # The latter: HTTP/2 says that no body follows, and its length that one does. An origin would wait for it.
             decision = denial("malformed", hint="a header or the framing of the body is not valid HTTP")
-        elif flow.request.is_http2 and not flow.request.stream and request.body_bytes:
-            # An HTTP/1 origin would take the next request on its connection for that body.
-            decision = denial("malformed", hint="send a well-formed HTTP request: it declares a body and has none")
         else:
             decision = judge(request, policy)
-        version = policy.hash if isinstance(policy, Policy) else ""
         if decision.verdict is Verdict.DENY:
-            self._conclude(flow, request, Routed(decision), version)
+            self._conclude(flow, request, Routed(decision), policy)
             return None
         routed = self.router.at_once(request, decision)
         if routed is None:
-            return self._look_up(flow, request, decision, version)
+            return self._look_up(flow, request, decision, policy)
         if routed.destination is not None and not self._enter(flow):
-            return self._make_room(flow, request, routed, version)
-        self._conclude(flow, request, routed, version)
+            return self._make_room(flow, request, routed, policy)
+        self._conclude(flow, request, routed, policy)
         return None
 
     @staticmethod
@@ -125,10 +116,14 @@ class JudgeAddon(TunnelHooks):
             return None
         return size if size is not None and size >= 0 else None
 
-    async def _look_up(self, flow: http.HTTPFlow, request: Request, decision: Decision, version: str) -> None:
-        await self._make_room(flow, request, await self.router.look_up(request, decision), version)
+    async def _look_up(
+        self, flow: http.HTTPFlow, request: Request, decision: Decision, policy: Policy | PolicyError
+    ) -> None:
+        await self._make_room(flow, request, await self.router.look_up(request, decision), policy)
 
-    async def _make_room(self, flow: http.HTTPFlow, request: Request, routed: Routed, version: str) -> None:
+    async def _make_room(
+        self, flow: http.HTTPFlow, request: Request, routed: Routed, policy: Policy | PolicyError
+    ) -> None:
         """Conclude once there is room for one more request in progress, which one that is let go needs."""
         busy = False
         try:
@@ -137,19 +132,32 @@ class JudgeAddon(TunnelHooks):
                 flow.metadata[_ROOM] = True
         except Busy as exc:
             routed, busy = Routed(routed.decision, failure=str(exc)), True
-        self._conclude(flow, request, routed, version, busy=busy)
+        if routed.destination is not None and self.policies.current() is not policy:  # it changed meanwhile
+            if (rest := self._decide(flow)) is not None:
+                await rest
+        else:
+            self._conclude(flow, request, routed, policy, busy=busy)
 
     def _enter(self, flow: http.HTTPFlow) -> bool:
         """Take room for a request, if there is some now."""
-        if self.turns.room.take():
+        if _ROOM not in flow.metadata and self.turns.room.take():
             flow.metadata[_ROOM] = True
         return _ROOM in flow.metadata
 
     def _conclude(
-        self, flow: http.HTTPFlow, request: Request, routed: Routed, version: str, *, busy: bool = False
+        self,
+        flow: http.HTTPFlow,
+        request: Request,
+        routed: Routed,
+        policy: Policy | PolicyError,
+        *,
+        busy: bool = False,
     ) -> None:
         """Record the verdict, then apply it. busy: allowed, but there is no room."""
         decision = routed.decision
+        version = policy.hash if isinstance(policy, Policy) else ""
+        if routed.destination is not None and flow.client_conn.timestamp_end is not None:
+            routed = Routed(decision, failure="the client left")  # while it waited; all of it has been given up
         if decision.verdict is Verdict.DENY:
             decision = dataclasses.replace(decision, led_by=self._redirects.led_by(request.host))
         decision, decision_id = self.record.decide(request, decision, version)
@@ -235,8 +243,7 @@ class JudgeAddon(TunnelHooks):
 
     @fail_closed
     def websocket_message(self, flow: http.HTTPFlow) -> None:
-        notes = notes_of(flow)
-        if notes is None or flow.websocket is None:
+        if notes_of(flow) is None or flow.websocket is None:
             raise RuntimeError("a WebSocket without a verdict")
         flow.websocket.messages.clear()  # the core would keep every message until the end
 

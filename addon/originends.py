@@ -14,7 +14,7 @@ from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers import http as http_layers
 from mitmproxy.proxy.layers.http import _http1
 from mitmproxy.proxy.layers.http._base import ReceiveHttp
-from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseProtocolError
+from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseHeaders, ResponseProtocolError
 from mitmproxy.proxy.layers.http._http1 import Http1Client
 from mitmproxy.proxy.layers.http._http2 import Http2Client
 
@@ -31,6 +31,12 @@ class JudgedHttp1Client(Http1Client):
     """The origin's side of an HTTP/1 connection: interim answers are dropped, what never ends, ends it."""
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        if isinstance(event, events.ConnectionEvent) and self.response_done and not self.request_done:
+            # All is said, and the upload goes on: the core would read what follows as the same answer once more.
+            self.state = self.done
+            if self.conn.connected:
+                yield commands.CloseConnection(self.conn)
+            return
         yield from super()._handle_event(event)
         limit = limits_of(self.context.client).unparsed_bytes
         if self.state in (self.done, self.passthrough) or len(self.buf) <= limit:
@@ -57,7 +63,16 @@ class JudgedHttp1Client(Http1Client):
             return
         if isinstance(event, events.DataReceived) and not self.buf:
             return
-        yield from super().read_headers(event)
+        for command in super().read_headers(event):
+            found = command.event if isinstance(command, ReceiveHttp) else None
+            if isinstance(found, ResponseHeaders) and found.response.status_code == 101 and not self._may_switch():
+                yield from self._end("the origin switched protocols unasked")
+                return
+            yield command
+
+    def _may_switch(self) -> bool:
+        """Whether the request asked for it, and is through: else its rest would come behind the switch."""
+        return self.request_done and self.request is not None and "upgrade" in self.request.headers
 
 
 class JudgedHttp2Client(Http2Client):

@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from impyard.addon.errors import Fault, PolicyError
 from impyard.addon.policy import MAX_BYTES, Policy, read_policy, shown, unreadable
@@ -21,6 +22,12 @@ _SETTLE_S = 0.005
 _ATTEMPTS = 8
 
 _Stamp = tuple[int, ...]
+
+
+class Policies(Protocol):
+    """Where the policy comes from, asked for each request."""
+
+    def current(self) -> Policy | PolicyError: ...
 
 
 class PolicySource:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from impyard.addon.decisions import asked_for
 from impyard.addon.errors import LogUnwritable
 from impyard.addon.judge import Decision, Verdict
 from impyard.addon.log import DecisionLog, OutcomeLog
@@ -54,10 +55,7 @@ class Record:
                 {
                     "event": "denied",
                     "id": decision_id,
-                    "method": request.method,
-                    "host": request.host,
-                    "port": request.port,
-                    "path": request.path,
+                    **asked_for(request),
                     "reason": decision.reason,
                     "at": decision.at,
                 }

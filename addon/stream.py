@@ -14,9 +14,8 @@ import time
 
 from mitmproxy import flow, http
 from mitmproxy.connection import Server
-from mitmproxy.proxy import commands, events
-from mitmproxy.proxy.layer import CommandGenerator, Layer
-from mitmproxy.proxy.layers import ClientTLSLayer
+from mitmproxy.proxy import events
+from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers.http import (
     DropStream,
     HttpStream,
@@ -40,7 +39,6 @@ from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
 from impyard.addon import answers
 from impyard.addon.answers import Answer
 from impyard.addon.boxends import JudgedHttp1Server, JudgedHttp2Server
-from impyard.addon.clocks import owes
 from impyard.addon.connections import JudgedConnections, connection_to
 from impyard.addon.destination import carrier
 from impyard.addon.dialing import why_ended
@@ -171,6 +169,12 @@ class JudgedStream(HttpStream):
         return True
 
     def handle_protocol_error(self, event: RequestProtocolError | ResponseProtocolError) -> CommandGenerator[None]:
+        over = (self.state_done, self.state_errored)
+        if self.server_state in over and self.client_state in over:
+            # All is said, and the connection may be at its next request already, for which this must not be taken.
+            self.flow.live = False
+            yield DropStream(self.stream_id)
+            return
         answerable = (
             isinstance(event, ResponseProtocolError)
             and event.code is not ErrorCode.KILL
@@ -197,9 +201,12 @@ class JudgedStream(HttpStream):
 
     def _may_ask_again(self) -> bool:
         """Whether the origin may just have closed an idle connection under a request that changes nothing there."""
-        request = self.flow.request
+        request, notes = self.flow.request, notes_of(self.flow)
         return (
             self._kept
+            # Later it is another fault, and the verdict too old.
+            and notes is not None
+            and time.monotonic() - notes.started < limits_of(self.context.client).connect_s
             and not self._again
             and request.method in _SAFE
             and not request.stream
@@ -272,26 +279,3 @@ class JudgedHttpLayer(JudgedConnections):
         stream = JudgedStream(self.context.fork(), stream_id)
         self.streams[stream_id] = stream
         yield from self.event_to_child(stream, events.Start())
-
-
-class BoundedClientTls(ClientTLSLayer):
-    """TLS towards the box, whose hello must come to an end."""
-
-    def receive_handshake_data(self, data: bytes) -> CommandGenerator[tuple[bool, str | None]]:
-        owes(self.context.client, "handshake")
-        if not self.client_hello_parsed and len(self.recv_buffer) > limits_of(self.context.client).hello_bytes:
-            self.recv_buffer.clear()
-            yield commands.CloseConnection(self.context.client)
-            return False, "the TLS hello is too long"
-        result: tuple[bool, str | None] = yield from super().receive_handshake_data(data)
-        if result[0]:
-            owes(self.context.client, "first")
-        return result
-
-
-class RefusedLayer(Layer):
-    """The end of a connection that must not go on: closes it, ignores the rest."""
-
-    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
-        if isinstance(event, events.Start):
-            yield commands.CloseConnection(self.context.client)

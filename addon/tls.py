@@ -17,10 +17,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from mitmproxy import certs, connection, tls
 from mitmproxy.net import tls as net_tls
+from mitmproxy.proxy import commands
+from mitmproxy.proxy.layer import CommandGenerator
+from mitmproxy.proxy.layers import ClientTLSLayer
 from OpenSSL import SSL
 
+from impyard.addon.clocks import owes
 from impyard.addon.destination import destination_of
 from impyard.addon.errors import ImpyardError
+from impyard.addon.limits import limits_of
 from impyard.certs.authority import Authority, system_bundle
 
 # TLS 1.2 suites with forward secrecy and an AEAD; TLS 1.3 chooses by itself. The first three are what HTTP/2 needs.
@@ -35,6 +40,21 @@ CIPHERS = (
 ALPN = (b"h2", b"http/1.1")
 # RFC 6125: no wildcard inside of a label, and the subject's common name counts for nothing (OpenSSL's values).
 _NO_PARTIAL_WILDCARDS, _NEVER_CHECK_SUBJECT = 0x4, 0x20
+
+
+class BoundedClientTls(ClientTLSLayer):
+    """TLS towards the box, whose hello must come to an end."""
+
+    def receive_handshake_data(self, data: bytes) -> CommandGenerator[tuple[bool, str | None]]:
+        owes(self.context.client, "handshake")
+        if not self.client_hello_parsed and len(self.recv_buffer) > limits_of(self.context.client).hello_bytes:
+            self.recv_buffer.clear()
+            yield commands.CloseConnection(self.context.client)
+            return False, "the TLS hello is too long"
+        result: tuple[bool, str | None] = yield from super().receive_handshake_data(data)
+        if result[0]:
+            owes(self.context.client, "first")
+        return result
 
 
 class GatewayTls:

@@ -12,7 +12,7 @@ from typing import Any
 from mitmproxy import http
 from mitmproxy.connection import Client, Server
 from mitmproxy.net.tls import starts_like_tls_record
-from mitmproxy.proxy import layer, server_hooks
+from mitmproxy.proxy import commands, events, layer, server_hooks
 from mitmproxy.proxy.layers import modes
 from mitmproxy.proxy.layers.http import HTTPMode, HttpStream
 
@@ -24,7 +24,8 @@ from impyard.addon.judge import denial
 from impyard.addon.limits import Limits
 from impyard.addon.record import Record
 from impyard.addon.request import Request, canonical_host
-from impyard.addon.stream import BoundedClientTls, JudgedHttpLayer, RefusedLayer
+from impyard.addon.stream import JudgedHttpLayer
+from impyard.addon.tls import BoundedClientTls
 from impyard.addon.turnedaway import TurnedAway
 from impyard.addon.turns import Busy, Queue, Turns
 from impyard.addon.wire import looks_like_http, to_response
@@ -32,6 +33,14 @@ from impyard.addon.wire import looks_like_http, to_response
 # A head that waits for its turn weighs this part of what may wait in a connection: more of them, and it is not read on.
 _HEADS_WAITING = 64
 TOO_MANY_DECISIONS = "it asks for more decisions per second than it may"
+
+
+class RefusedLayer(layer.Layer):
+    """The end of a connection that must not go on: closes it, ignores the rest."""
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, events.Start):
+            yield commands.CloseConnection(self.context.client)
 
 
 class TunnelHooks:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.gateway.conftest import Bed
 from tests.support.gateway import read_head, read_reply
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.gateway
 
@@ -303,3 +304,13 @@ def test_a_tunnel_answers_at_once(bed: Bed) -> None:
         connection.sendall(b"CONNECT no-such-name.invalid:443 HTTP/1.1\r\n\r\n")
         connection.settimeout(1)
         assert read_head(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_what_people_see_of_a_denial_is_redacted_as_in_the_log(bed: Bed) -> None:
+    told = len(bed.gateway.events)
+    key = "sk-" + "a1" * 20
+    bed.gateway.get(f"https://a.test/denied/{key}/token=geheim")
+    wait_until(lambda: len(bed.gateway.events) > told, 5)
+    event, line = bed.gateway.events[-1], bed.gateway.decisions()[-1]
+    assert event["path"] == line["path"] and key not in json.dumps(event) and "geheim" not in json.dumps(event)
+    assert event["path"].startswith("/denied/")
