@@ -115,7 +115,8 @@ def read_policy(contents: Sequence[tuple[Path, bytes]], *, root: Path | None = N
 def _mend(faults: Sequence[Fault]) -> str:
     where = "the file" if not faults[0].line else "that line" if len(faults) == 1 else "these lines"
     hint = f"edit {where}: until the whole policy is right, nothing is allowed"
-    if any(fault.file == OWN_FILE for fault in faults):
+    own = [fault for fault in faults if fault.file == OWN_FILE]
+    if own and not own[0].line:  # empty, or nothing that could be read: there is no line to edit
         hint += "; `impyard init --force` writes the shipped one anew"
     return hint
 

@@ -195,7 +195,7 @@ def _policy(project: Path | None) -> Iterator[Check]:
     try:
         policy = load_policy([path], root=root)
     except PolicyError as exc:
-        yield Check("policy", "fail", exc.message, exc.hint or "impyard init --force")
+        yield Check("policy", "fail", exc.message, exc.hint or "")
         return
     count = len(policy.entries)
     yield Check("policy", "ok", f"{path}, {count} {'entry' if count == 1 else 'entries'}, {policy.hash[:19]}…")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Step:
     type=click.Path(path_type=Path),
     help="The folder to write into (default: the project that this folder is in, else git's top level, else here).",
 )
-@click.option("--force", is_flag=True, help="Replace an edited policy with the shipped one.")
+@click.option("--force", is_flag=True, help="Replace an edited policy with the shipped one, and keep a copy.")
 def init(project: Path | None, force: bool) -> int:
     """Write policies/gateway.yaml and its JSON Schema into a project, and keep runs/ out of git.
 
@@ -57,7 +58,7 @@ def init(project: Path | None, force: bool) -> int:
     if any(step.verb == "kept" for step in steps):
         raise ImpyardError(
             f"{POLICY} is there already and differs from the shipped policy, so it was kept",
-            hint="`impyard init --force` replaces it by the shipped one",
+            hint="`impyard init --force` replaces it by the shipped one, and keeps a copy",
         )
     click.echo("\nnext:")
     for command, why in (
@@ -72,13 +73,13 @@ def init(project: Path | None, force: bool) -> int:
 def write_project(root: Path, *, force: bool) -> list[Step]:
     """Write what `root` lacks and say what became of each part.
 
-    A policy that differs from the shipped one is replaced only with `force`; the schema follows the installed
-    version. Raises ImpyardError when a file cannot be written, or lies behind a link.
+    A policy that differs from the shipped one is replaced only with `force`, and then copied; the schema follows the
+    installed version. Raises ImpyardError when a file cannot be written, or lies behind a link.
     """
     shipped = files("impyard") / "policies"
     try:
         return [
-            _put(root, POLICY, (shipped / SHIPPED).read_bytes(), "the rules: edit this", replace=force),
+            _put(root, POLICY, (shipped / SHIPPED).read_bytes(), "the rules: edit this", replace=force, keep=True),
             _put(root, SCHEMA, (shipped / SCHEMA.name).read_bytes(), "for editors", replace=True),
             _ignore(root),
         ]
@@ -88,7 +89,7 @@ def write_project(root: Path, *, force: bool) -> list[Step]:
         ) from exc
 
 
-def _put(root: Path, name: Path, data: bytes, note: str, *, replace: bool) -> Step:
+def _put(root: Path, name: Path, data: bytes, note: str, *, replace: bool, keep: bool = False) -> Step:
     path = root / name
     _refuse_link(path.parent)
     _refuse_link(path)
@@ -98,6 +99,8 @@ def _put(root: Path, name: Path, data: bytes, note: str, *, replace: bool) -> St
     if present is not None and not replace:
         return Step("kept", str(name), "it differs from the shipped policy")
     path.parent.mkdir(exist_ok=True)
+    if present is not None and keep:
+        note = f"the old one is {_backup(path, present).name}"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(data)
@@ -107,6 +110,20 @@ def _put(root: Path, name: Path, data: bytes, note: str, *, replace: bool) -> St
     finally:
         temporary.unlink(missing_ok=True)
     return Step("wrote" if present is None else "updated", str(name), note)
+
+
+def _backup(path: Path, content: bytes) -> Path:
+    """A copy of the file beside it, which takes the place of nothing; the one that is there already, if it is alike."""
+    for number in itertools.count():
+        copy = path.with_name(f"{path.name}.bak" + (f".{number}" if number else ""))
+        try:
+            with open(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, path.stat().st_mode & 0o777), "wb") as file:
+                file.write(content)
+            return copy
+        except FileExistsError:
+            if copy.is_file() and not copy.is_symlink() and copy.read_bytes() == content:
+                return copy
+    raise AssertionError("endless")
 
 
 def _ignore(root: Path) -> Step:

@@ -128,8 +128,23 @@ def test_force_replaces_an_edited_policy(project: Path, init: Command) -> None:
     init()
     shipped = contents(project)
     (project / "policies" / "gateway.yaml").write_text("# mine\n")
-    assert init("--force").status == 0
-    assert contents(project) == shipped
+    result = init("--force")
+    assert result.status == 0 and "the old one is gateway.yaml.bak\n" in result.out
+    assert contents(project) == {**shipped, "policies/gateway.yaml.bak": b"# mine\n"}
+    assert init("--force").out.count("unchanged") == 3, "nothing to keep"
+
+
+def test_each_replaced_policy_has_a_copy_of_its_own(project: Path, init: Command, tmp_path: Path) -> None:
+    policies = project / "policies"
+    policies.mkdir()
+    (policies / "gateway.yaml.bak.1").symlink_to(tmp_path / "elsewhere")
+    for text, name in (("# 1\n", ""), ("# 2\n", ".2"), ("# 1\n", ""), ("# 3\n", ".3")):
+        (policies / "gateway.yaml").write_text(text)
+        (policies / "gateway.yaml").chmod(0o640)
+        assert f"the old one is gateway.yaml.bak{name}\n" in init("--force").out
+        copy = policies / f"gateway.yaml.bak{name}"
+        assert copy.read_text() == text and copy.stat().st_mode & 0o137 == 0
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_the_schema_follows_the_installed_version(project: Path, init: Command) -> None:
