@@ -94,8 +94,8 @@ def test_a_broken_policy_fails_with_file_line_and_column(project: Path, examine:
     policy = examine()[1]["policy"]
     assert policy["status"] == "fail"
     assert "policies/gateway.yaml:2:" in policy["found"]
-    assert policy["mend"].startswith("edit that line: ") and "init --force" not in policy["mend"], "a typo"
-    for content in (b"", b"# nothing\n", b"\x00\xff"):
+    assert policy["mend"].startswith("edit these lines: ") and "init --force" not in policy["mend"], "a typo"
+    for content in (b"", b"# nothing\n", b"[" * 100_000):
         (project / "policies" / "gateway.yaml").write_bytes(content)
         assert "impyard init --force" in examine()[1]["policy"]["mend"]
 
