@@ -182,7 +182,10 @@ class Enclosure:
         self.denials.own += 1  # the gateway sends no news of a canary
         self._fill_receipt(policies, ready, facts.version)
         if plan.workspace is not None:
-            self._stack.callback(self._give_back, plan.workspace, hand_over(plan.workspace, user))
+            with self._signals.shielded():
+                owners = hand_over(plan.workspace, user)
+                self._stack.callback(self._give_back, plan.workspace, owners)
+                leftovers.note_owners(paths, plan.workspace, owners)
         with self._signals.shielded():
             self._stack.callback(self._remove_box)
             container = engine.create(self.box.name, boxspec.create_call(self.box))

@@ -6,6 +6,7 @@ any other process by its number, the time it started, and the process numbering 
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -20,7 +21,7 @@ from impyard.runner import engine, places
 from impyard.runner.project import RUN_ID, RunPaths
 from impyard.runner.receipt import read_receipt, write_json
 from impyard.runner.removal import empty_tree, remove_tree
-from impyard.runner.user import box_user, give_back
+from impyard.runner.user import Inode, Owner, box_user, give_back
 
 # A box that outlives its ceiling by this much has lost its runner, whatever its labels say.
 GRACE_S = 60.0
@@ -107,6 +108,14 @@ def clean_folder(paths: RunPaths) -> list[str]:
     return left
 
 
+def note_owners(paths: RunPaths, workspace: Path, owners: Mapping[Inode, Owner]) -> None:
+    """Note whose the files of a workspace were that were handed to the box's user, should nobody be there to give them
+    back. Raises OSError."""
+    if owners:
+        note = {"workspace": str(workspace), "owners": [[*inode, *owner] for inode, owner in owners.items()]}
+        _owners_file(paths).write_text(json.dumps(note), "utf-8")
+
+
 def close_folder(paths: RunPaths) -> list[str]:
     """Remove the folder that marks a run without its final receipt. Returns what could not be removed."""
     return _remove(paths.control)
@@ -126,8 +135,14 @@ def _remove(*folders: Path) -> list[str]:
 
 
 def _close_books(paths: RunPaths, receipt: dict[str, Any], on_note: Callable[[str], None]) -> None:
-    left = clean_folder(paths)
     user = box_user(os.geteuid(), os.getegid(), os.environ)
+    # A note from this boot is impyard's own; another may have come with the project, and name any folder.
+    if receipt.get("runner_space") == _space():
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            note = json.loads(_owners_file(paths).read_bytes())
+            owners = {(dev, inode): (uid, gid) for dev, inode, uid, gid in note["owners"]}
+            give_back(Path(note["workspace"]), user, owners)
+    left = clean_folder(paths)
     for folder in (paths.workspace, paths.session):
         with suppress(OSError):
             give_back(folder, user)
@@ -142,6 +157,10 @@ def _close_books(paths: RunPaths, receipt: dict[str, Any], on_note: Callable[[st
     except OSError as exc:
         left.append(f"{paths.receipt}: {exc.strerror or exc}")
     on_note(f"cleaned up after run {paths.id}, whose runner was killed" + "".join(f"; {item}" for item in left))
+
+
+def _owners_file(paths: RunPaths) -> Path:
+    return paths.control / "owners.json"
 
 
 def _unmake(records: Any) -> list[str]:

@@ -105,12 +105,13 @@ def checkout(folder: Path) -> Path:
 
 
 def state(folder: Path) -> dict[str, bytes]:
-    """Names, modes and contents of what git obeys."""
+    """Names, modes, owners and contents of what git obeys."""
     found = {}
     for path in sorted(folder.rglob("*")):
         inner = path.relative_to(folder)
         if inner.parts[0] != "evil" and not OWN & set(inner.parts):
-            found[f"{inner} {path.stat().st_mode:o}"] = path.read_bytes() if path.is_file() else b""
+            status = path.stat()
+            found[f"{inner} {status.st_mode:o} {status.st_uid}"] = path.read_bytes() if path.is_file() else b""
     return found
 
 
@@ -242,8 +243,11 @@ def test_a_killed_runner_leaves_nothing_in_the_checkout(project: Project) -> Non
     place = project.base / "work"
     place.mkdir()
     git(place, "init", "--quiet", "--template=")
-    before = state(place)
     project.own(place)
+    if os.geteuid() == 0:
+        (place / "theirs").touch()
+        os.chown(place / "theirs", 54321, 54321)
+    before = state(place)
     process = project.start(
         "run", "--model", "demo", "--workspace", str(place), "run: touch there; git status --short > seen; sleep 300"
     )

@@ -14,6 +14,7 @@ import pytest
 from impyard.runner import leftovers
 from impyard.runner.project import RunPaths, new_run
 from impyard.runner.receipt import Receipt, read_receipt
+from impyard.runner.user import box_user, hand_over
 
 
 def dead_process() -> dict[str, str]:
@@ -140,3 +141,38 @@ def test_cleaning_follows_no_link(tmp_path: Path) -> None:
     assert leftovers.clean_folder(paths) == []
     assert (outside / "f").exists()
     assert not os.path.lexists(paths.home)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root hands files to another user")
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_workspace_gets_its_owners_back_unless_the_note_may_be_a_strangers(tmp_path: Path, is_ours: bool) -> None:
+    """A project may come with runs: their notes must not give anybody's files away."""
+    work = tmp_path / "work"
+    work.mkdir()
+    for name, owner in (("mine", 0), ("theirs", 54321), ("the box's", 1000)):
+        (work / name).touch()
+        os.chown(work / name, owner, owner)
+    facts = dead_process()
+    paths = make_run(tmp_path, facts if is_ours else {**facts, "space": "another boot"}, age_h=2)
+    leftovers.note_owners(paths, work, hand_over(work, box_user(0, 0, {})))
+    assert {path.stat().st_uid for path in work.iterdir()} == {1000}
+    leftovers.sweep_folders(tmp_path, lambda text: None)
+    assert read_receipt(paths.receipt)["exit_reason"] == "runner-lost"
+    found = {path.name: path.stat().st_uid for path in work.iterdir()}
+    assert found == ({"mine": 0, "theirs": 54321, "the box's": 1000} if is_ours else dict.fromkeys(found, 1000))
+
+
+@pytest.mark.attack("155")
+def test_a_receipt_that_came_with_a_project_removes_nothing_of_anybodys(tmp_path: Path) -> None:
+    """What it says was made for the run is removed only as impyard makes it; and no such receipt stops a run."""
+    secret = tmp_path / "secret"
+    secret.write_text("key")
+    paths = make_run(tmp_path, dead_process())
+    text = json.loads(paths.receipt.read_text())
+    paths.receipt.write_text(json.dumps({**text, "made": [{"path": str(secret), "content": "key"}, 7, "x"]}))
+    leftovers.sweep_folders(tmp_path, lambda text: None)
+    assert secret.exists() and not paths.home.exists()
+    paths = make_run(tmp_path, dead_process())
+    paths.receipt.write_text("[" * 100_000)
+    leftovers.sweep_folders(tmp_path, lambda text: None)
+    assert paths.home.exists(), "what nobody can read is left alone"
