@@ -20,6 +20,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner import streams
 from impyard.runner.streams import OutputError
 from impyard.runner.text import columns_of, visible, wrapped
+from impyard.runner.typed import as_typed
 
 INTERRUPTED = 130
 READER_GONE = 141  # what a shell shows for other tools whose reader has gone: 128 + SIGPIPE
@@ -123,8 +124,8 @@ def print_error(message: str, hint: str | None = None) -> None:
     Names in them may be an agent's: what a terminal would obey is escaped.
     """
     columns = columns_of(sys.stderr)
-    lines = [f"error: {visible(line)}" for line in message.split("\n") if line]
-    lines += [f"hint: {visible(hint)}"] if hint else []
+    lines = [f"error: {visible(as_typed(line))}" for line in message.split("\n") if line]
+    lines += [f"hint: {visible(as_typed(hint))}"] if hint else []
     sys.stderr.write("".join(f"{wrapped(line, columns, INDENT)}\n" for line in lines))
     sys.stderr.flush()
 

@@ -17,6 +17,7 @@ from impyard.runner.decision_lines import Entry, Selection, parse
 from impyard.runner.outcomes import Row
 from impyard.runner.project import find_root
 from impyard.runner.text import visible
+from impyard.runner.typed import as_typed
 
 OWN_CHECK = "(impyard's own check)"
 
@@ -193,7 +194,7 @@ def warn_of_damage(selection: Selection, log: Path) -> None:
     kind = "is no decision" if line.ended else "is half-written: its end is missing"
     count = "1 damaged line" if selection.damaged == 1 else f"{selection.damaged} damaged lines, the first"
     click.echo(f"warning: {count} left out: byte {line.offset} of {log} {kind}", err=True)
-    click.echo("hint: `impyard decisions --verify` checks every line", err=True)
+    click.echo(as_typed("hint: `impyard decisions --verify` checks every line"), err=True)
 
 
 def _nothing(selection: Selection, count: int) -> str:

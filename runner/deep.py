@@ -25,6 +25,7 @@ from impyard.box.attacks.client import Client, Refused
 from impyard.box.attacks.model import EVIL, GROUPS, LIMIT, OK, WS, Attempt, Line, Seen, Tried
 from impyard.box.attacks.origin import CountingOrigin
 from impyard.runner.text import columns_of, visible, wrapped
+from impyard.runner.typed import as_typed
 
 NAMES = (OK, WS, EVIL, "*.wild.test")
 QUIET_S = 1.5
@@ -110,7 +111,7 @@ def against(proxy: str, ca: Path | None, *, as_json: bool) -> int:
             f"GET /search?repo=ok, git's fetch of /repo.git, a WebSocket on {WS}:{at}/ws; nothing else "
             f"(for `impyard gateway`: --policy {bench.policy_here})",
         ):
-            click.echo(wrapped(line, columns_of(sys.stderr)), err=True)
+            click.echo(wrapped(as_typed(line), columns_of(sys.stderr)), err=True)
         client = Client((host, port), ca=str(ca) if ca else None, port=at, quiet_s=QUIET_S, keep=True)
         _wait(client, proxy)
         bench.origin.take()

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +22,7 @@ import click
 
 from impyard.addon.errors import ImpyardError, PolicyError
 from impyard.runner.text import columns_of, size_text, visible, wrapped
+from impyard.runner.typed import as_typed, command_line
 
 if TYPE_CHECKING:
     from impyard.addon.policy import Policy
@@ -55,7 +56,8 @@ def doctor(project: Path | None, as_json: bool) -> int:
     Exit status 1 when something is missing that no run can do without.
     """
     checks = []
-    for check in examine(project):
+    for found in examine(project):
+        check = replace(found, mend=as_typed(found.mend))
         checks.append(check)
         if not as_json:
             _print(check)
@@ -100,7 +102,7 @@ def _print(check: Check) -> None:
 def _system() -> Iterator[Check]:
     found = f"{platform.system()} {platform.release()} {platform.machine()}"
     if platform.system() != "Linux":
-        yield Check("system", "fail", found, "impyard runs on Linux: the box reaches its judge through a unix socket")
+        yield Check("system", "fail", found, "impyard needs Linux: the box reaches its judge through a unix socket")
     else:
         yield Check("system", "ok", found)
 
@@ -154,7 +156,7 @@ def _image() -> Check:
     about = image_cmd.describe()
     if about["id"] is None:
         found = f"{about['image']} is not built yet; the first run builds it"
-        return Check("image", "warn", found, "impyard image build")
+        return Check("image", "warn", found, command_line("image", "build"))
     return Check("image", "ok", f"{about['image']}, {size_text(about['bytes'])}")
 
 
@@ -190,7 +192,7 @@ def _policy(project: Path | None) -> Iterator[Check]:
     root = find_root(project)
     path = root / "policies" / "gateway.yaml"
     if not path.exists():
-        yield Check("policy", "fail", f"{path} does not exist", "impyard init")
+        yield Check("policy", "fail", f"{path} does not exist", command_line("init"))
         return
     try:
         policy = load_policy([path], root=root)
@@ -284,7 +286,7 @@ def _object_in(path: Path) -> tuple[dict[str, Any], str]:
 def _disk(project: Path | None) -> Iterator[Check]:
     from impyard.runner.project import find_root
 
-    yield from _free(find_root(project), RUN_FREE_BYTES, "disk", "impyard runs prune --keep 10")
+    yield from _free(find_root(project), RUN_FREE_BYTES, "disk", command_line("runs", "prune", "--keep", "10"))
 
 
 def _free(path: Path, wanted: int, name: str, mend: str) -> Iterator[Check]:

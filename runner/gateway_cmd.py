@@ -26,6 +26,7 @@ import click
 from impyard.addon.errors import ImpyardError
 from impyard.runner.project import POLICY, find_root
 from impyard.runner.text import columns_of, visible, wrapped
+from impyard.runner.typed import as_typed, command_line
 
 if TYPE_CHECKING:
     from impyard.addon.gateway import Config
@@ -57,7 +58,9 @@ def gateway(listen: str, policy: tuple[Path, ...], project: Path | None, as_json
         if not file.exists():
             hint = "check the path given to --policy" if policy else "`impyard init` writes a commented one"
             raise ImpyardError(f"there is no policy at {file}", hint=hint)
-    return serve(root, files, host, port, as_json=as_json)
+    status, name = serve(root, files, host, port, as_json=as_json)
+    click.echo(f"the judge has ended; {command_line('decisions', '--run', name, project=project)}", err=True)
+    return status
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -79,8 +82,9 @@ def parse_listen(text: str) -> tuple[str, int]:
     return str(address), int(port)
 
 
-def serve(root: Path, files: list[Path], host: str, port: int, *, as_json: bool) -> int:
-    """Run the judge until a signal; the exit status. Raises ImpyardError when it must not start."""
+def serve(root: Path, files: list[Path], host: str, port: int, *, as_json: bool) -> tuple[int, str]:
+    """Run the judge until a signal; the exit status, and its name in the log. Raises ImpyardError when it must not
+    start."""
     from impyard.addon.gateway import Config
     from impyard.certs.authority import default_dir, ensure_authority
 
@@ -101,7 +105,7 @@ def serve(root: Path, files: list[Path], host: str, port: int, *, as_json: bool)
             f"judging on http://{address} by {', '.join(_named(file, root) for file in files)}",
             f"  curl --cacert {ca} -x http://{address} {SAMPLE}",
             f"  ({_sample_answer(files, root)})",
-            "only what uses this proxy is judged; `impyard run` locks an agent in. Ctrl-C ends it.",
+            as_typed("only what uses this proxy is judged; `impyard run` locks an agent in. Ctrl-C ends it."),
         ):
             click.echo(wrapped(line, columns_of(sys.stderr)) if "curl" not in line else line, err=True)
 
@@ -112,8 +116,7 @@ def serve(root: Path, files: list[Path], host: str, port: int, *, as_json: bool)
             status = asyncio.run(_serve(config, host, port, is_ready))
     finally:
         logging.getLogger().removeHandler(words)
-    click.echo(f"the judge has ended; impyard decisions --run {name}", err=True)
-    return status
+    return status, name
 
 
 def _sample_answer(files: list[Path], root: Path) -> str:

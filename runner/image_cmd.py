@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from impyard.runner.text import size_text
+from impyard.runner.typed import command_line
 
 
 @click.group()
@@ -34,7 +35,7 @@ def show_command(as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(about, indent=2))
     elif about["id"] is None:
-        click.echo(f"{about['image']} is not built yet: impyard image build")
+        click.echo(f"{about['image']} is not built yet: {command_line('image', 'build')}")
     else:
         click.echo(f"image    {about['image']}")
         click.echo(f"id       {about['id']}")

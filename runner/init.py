@@ -13,6 +13,7 @@ import click
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner.text import beside, columns_of
+from impyard.runner.typed import command_line
 
 POLICY = Path("policies/gateway.yaml")
 # Not gateway.yaml: in a checkout that is the policy in force, which its user edits.
@@ -62,8 +63,8 @@ def init(project: Path | None, force: bool) -> int:
         )
     click.echo("\nnext:")
     for command, why in (
-        ("impyard doctor", "what this machine has and lacks"),
-        ('impyard run --model demo "write 4 to answer.txt"', "see it work, without a key"),
+        (command_line("doctor"), "what this machine has and lacks"),
+        (command_line("run", "--model", "demo", "write 4 to answer.txt"), "see it work, without a key"),
         (f"$EDITOR {POLICY}", "say what the agent may reach"),
     ):
         click.echo(beside(f"  {command}", why, 52, columns))

@@ -296,10 +296,8 @@ class _Run:
         receipt.traffic = {key: closed.get(key) for key in ("bytes_up", "bytes_down", "upstream_errors")}
 
     def _look_command(self) -> str:
-        project = self.options.project
-        where = () if project is None else ("--project", str(project))
         what = () if failed_of(self.enclosure.receipt.traffic) else ("--denied",)
-        return command_line("decisions", "--run", self.enclosure.paths.id, *what, *where)
+        return command_line("decisions", "--run", self.enclosure.paths.id, *what, project=self.options.project)
 
 
 def probe_report(data: bytes) -> list[Event] | None:

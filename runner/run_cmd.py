@@ -171,9 +171,9 @@ def read_prompt(words: tuple[str, ...], file: IO[bytes] | None) -> bytes:
             click.echo("type the prompt; end it with Ctrl-D on a line of its own", err=True)
         data = _read(sys.stdin.buffer, "standard input")
     else:
-        raise click.UsageError('there is no prompt; for example: impyard run "write 4 to answer.txt"')
+        raise click.UsageError('there is no prompt; for example: `impyard run "write 4 to answer.txt"`')
     if not data.strip():
-        raise click.UsageError('the prompt is empty; for example: impyard run "write 4 to answer.txt"')
+        raise click.UsageError('the prompt is empty; for example: `impyard run "write 4 to answer.txt"`')
     if b"\0" in data:
         raise ImpyardError("the prompt has a zero byte in it", hint="a prompt is text")
     return data

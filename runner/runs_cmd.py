@@ -55,7 +55,7 @@ def list_command(project: Path | None = None, count: int = 20, as_json: bool = F
     if as_json:
         for run in found:
             click.echo(json.dumps({**run.receipt, "run": run.id, "state": run.state}))
-        _say_older(len(known), count)
+        _say_older(len(known), count, _named(project))
         return 0
     if not found:
         click.echo(f"no runs yet in {root}", err=True)
@@ -66,13 +66,15 @@ def list_command(project: Path | None = None, count: int = 20, as_json: bool = F
     else:
         for row in rows:
             click.echo("\t".join(row))
-    _say_older(len(known), count)
+    _say_older(len(known), count, _named(project))
     return 0
 
 
-def _say_older(known: int, count: int) -> None:
+def _say_older(known: int, count: int, project: Path | None) -> None:
     if known > count:
-        click.echo(f"{known - count} older: impyard runs list -n {known}", err=True)
+        click.echo(
+            f"{known - count} older: {command_line('runs', 'list', '-n', str(known), project=project)}", err=True
+        )
 
 
 @runs.command("show")
@@ -89,7 +91,7 @@ def show_command(run: str, project: Path | None, as_json: bool) -> int:
             raise ImpyardError(found.fault, hint=hint)
         click.echo(json.dumps({**found.receipt, "state": found.state}, indent=2))
         return 0
-    pairs = _facts(found)
+    pairs = [*_facts(found), ("look", command_line("decisions", "--run", found.id, project=_named(project)))]
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
         click.echo(f"{name:<{width}}  {visible(value)}")
@@ -183,7 +185,13 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
 
 
 def _root(project: Path | None) -> Path:
-    return find_root(project or click.get_current_context().obj)
+    return find_root(_named(project))
+
+
+def _named(project: Path | None) -> Path | None:
+    """The project that was named, behind the subcommand or before it."""
+    found: Path | None = project or click.get_current_context().obj
+    return found
 
 
 def _remove(run: runs_.Run) -> None:
@@ -270,7 +278,6 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
     ):
         if value:
             pairs.append((name, str(value)))
-    pairs.append(("look", command_line("decisions", "--run", run.id)))
     return pairs
 
 

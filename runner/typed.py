@@ -1,11 +1,22 @@
-"""impyard's own commands as a person can type them here: bin/impyard says in IMPYARD_COMMAND how it was called."""
+"""impyard's own commands as a person can type them here: bin/impyard says in IMPYARD_COMMAND how it was called.
+
+Texts that may be printed anywhere name commands like `impyard doctor`, in backticks; where they are shown, `as_typed`
+puts in what was typed. A command that stands alone in its line is made by `command_line`.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
+from pathlib import Path
 
 
-def command_line(*words: str) -> str:
-    """`impyard` with these words, quoted for a shell."""
-    return shlex.join([os.environ.get("IMPYARD_COMMAND") or "impyard", *words])
+def command_line(*words: str, project: Path | None = None) -> str:
+    """`impyard` with these words, quoted for a shell; for the `project` that the caller named, if any."""
+    where = () if project is None else ("--project", str(project))
+    return shlex.join([os.environ.get("IMPYARD_COMMAND") or "impyard", *words, *where])
+
+
+def as_typed(text: str) -> str:
+    """`text` with each command of impyard's in backticks as it can be typed here."""
+    return text.replace("`impyard ", f"`{command_line()} ")

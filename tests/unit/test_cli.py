@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -271,3 +273,38 @@ def test_an_empty_prompt_or_two_of_them_are_refused() -> None:
 )
 def test_memory_sizes_read_as_people_write_them(text: str, size: int) -> None:
     assert run_cmd.Memory().convert(text, None, None) == size
+
+
+BARE = re.compile(r"(?<![`\w./'-])impyard (?:" + "|".join(cli.COMMANDS) + r")\b")
+
+
+def test_a_command_in_a_text_is_in_backticks_or_made_by_command_line() -> None:
+    """Else it is not what can be typed here, as with bin/impyard."""
+    assert BARE.search("see: impyard run") and not BARE.search("see `impyard run`")
+    for path in sorted(Path(cli.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n    " not in node.value:
+                is_example = any(node.value in example for example in cli.EXAMPLES)
+                assert is_example or not BARE.search(node.value), (path, node.lineno)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["runs", "show", "nope"], "`bin/impyard runs list` shows the runs"),
+        (["run", "--nonsense"], "see `bin/impyard run --help`"),
+        (["run", ""], "for example: `bin/impyard run "),
+        (["init"], "bin/impyard doctor"),
+        (["doctor"], "mend: bin/impyard init"),
+        (["run", "--model", "demo", "x"], "`bin/impyard init` writes"),
+    ],
+    ids=str,
+)
+def test_a_command_is_named_as_it_can_be_typed(
+    args: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("IMPYARD_COMMAND", "bin/impyard")
+    cli.main(args)
+    printed = "".join(capsys.readouterr())
+    assert said in printed and not re.search(r"(?<!bin/)impyard (?:run|init|doctor)\b", printed)

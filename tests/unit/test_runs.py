@@ -9,6 +9,7 @@ import math
 import os
 import pty
 import select
+import shlex
 import subprocess
 import sys
 import termios
@@ -122,7 +123,10 @@ def test_that_there_are_older_runs_is_said(project: Path, impyard: Command) -> N
         add_run(project, run)
     for args in ((), ("--json",)):
         result = impyard("runs", "list", "-n", "2", *args)
-        assert (result.out.count("\n"), result.err) == (2, "1 older: impyard runs list -n 3\n")
+        assert (result.out.count("\n"), result.err) == (
+            2,
+            f"1 older: impyard runs list -n 3 --project {shlex.quote(str(project))}\n",
+        )
         assert impyard("runs", "list", "-n", "3", *args).err == ""
 
 
@@ -163,7 +167,7 @@ def test_show_tells_what_was_asked_and_where_every_word_of_the_answer_is(
     assert facts["prompt"] == r"fix the failing \x1btest"
     assert (facts["transcript"], facts["session"]) == (str(paths.stdout), str(paths.session))
     assert "transcript" not in before, "the control: a run that never had a box"
-    assert facts["look"] == f"bin/impyard decisions --run {OLD}"
+    assert facts["look"] == f"bin/impyard decisions --run {OLD} --project {shlex.quote(str(project))}"
 
 
 @pytest.mark.parametrize(
