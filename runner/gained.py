@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,13 +29,15 @@ class GainedFile:
 class Snapshot:
     """`files`: relative path to (size, time of change in ns, inode). `repositories`: relative paths of each `.git` and
     each bare repository. `links`: relative paths of all links. `closed`: relative paths of folders that cannot be read,
-    in which git can work all the same when it is told the names. `complete` is false when the folder holds more than is
-    looked at."""
+    in which git can work all the same when it is told the names. `shared`: how many files have a name outside of the
+    folder too (hard links), as far as that can be told. `complete` is false when the folder holds more than is looked
+    at."""
 
     files: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     repositories: set[str] = field(default_factory=set)
     links: set[str] = field(default_factory=set)
     closed: set[str] = field(default_factory=set)
+    shared: int = 0
     complete: bool = True
 
 
@@ -43,6 +46,7 @@ def snapshot(folder: Path, most: int = MAX_ENTRIES) -> Snapshot:
     found = Snapshot()
     pending = [""]
     seen = 0
+    names: Counter[tuple[int, int]] = Counter()  # that are not found yet, of files with several
     while pending and found.complete:
         inner = pending.pop()
         missing = set(BARE_REPOSITORY)
@@ -70,11 +74,16 @@ def snapshot(folder: Path, most: int = MAX_ENTRIES) -> Snapshot:
                         status = entry.stat(follow_symlinks=False)
                         if entry.is_symlink():
                             found.links.add(relative)
+                        if status.st_nlink > 1:
+                            inode = (status.st_dev, status.st_ino)
+                            names[inode] = names.get(inode, status.st_nlink) - 1
                         found.files[relative] = (status.st_size, status.st_mtime_ns, status.st_ino)
         except OSError:
             continue
         if not missing and inner.rpartition("/")[2] != ".git":  # in a .git, too: others may name it by its path
             found.repositories.add(inner or ".")
+    if found.complete:
+        found.shared = sum(left > 0 for left in names.values())
     return found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.boxes import MakeProject
-from tests.support.project import Project, Result
+from tests.support.project import Caller, Project, Result
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.box
@@ -237,6 +237,32 @@ def test_it_is_said_before_the_run_that_a_linked_worktree_takes_no_commit(projec
     assert result.code == 0 and "│ cannot" in result.out, result
     note = f"the agent cannot commit in {place}: its repository lies outside of the workspace; a clone would do"
     assert note in result.out.split("run: git add")[0]
+
+
+@pytest.mark.attack("137")
+def test_what_reaches_out_of_an_ordinary_users_checkout_is_named(
+    make_project: MakeProject, ordinary_user: Caller
+) -> None:
+    """A folder that nobody may list hides a repository, but not from git; a file may have a second name elsewhere."""
+    project = make_project(caller=ordinary_user)
+    place, store = project.base / "work", project.base / "store"
+    place.mkdir()
+    store.write_text("as it was\n")
+    (place / "package").hardlink_to(store)
+    git(place, "init", "--quiet")
+    for path in (place, store):
+        project.own(path)
+    plant = f"git config core.fsmonitor 'touch {place}/ran; false'; git commit -q --allow-empty -m 1; chmod 0311 ."
+    script = f"git init -q inner; cd inner; git config user.name a; git config user.email a@b; {plant}"
+    result = project.demo(
+        f"run: {script}; cd ..; git add inner 2> /dev/null; rm -f ran; echo changed > package",
+        args=["--workspace", str(place)],
+    )
+    assert result.code == 0 and result.receipt["repositories"] == ["inner"], result
+    assert "files in the workspace with a name outside of it too: 1 " in result.out
+    assert store.read_text() == "changed\n", "the control: why it has to be said"
+    git(place, "status")
+    assert (place / "ran").exists(), "the control: why it has to be named"
 
 
 def test_a_killed_runner_leaves_nothing_in_the_checkout(project: Project) -> None:

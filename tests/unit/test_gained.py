@@ -121,6 +121,19 @@ def test_links_in_repositories_are_named(tmp_path: Path) -> None:
     assert new_links(before, snapshot(tmp_path)) == new
 
 
+def test_files_with_a_name_elsewhere_are_counted(tmp_path: Path) -> None:
+    inside = tmp_path / "w"
+    inside.mkdir()
+    for name in ("one", "two", "out"):
+        (inside / name).touch()
+    (inside / "second").hardlink_to(inside / "two")
+    assert snapshot(inside).shared == 0, "the control: both names are here"
+    for number, name in enumerate(("out", "two")):
+        (tmp_path / f"{number}").hardlink_to(inside / name)
+        assert snapshot(inside).shared == number + 1
+    assert snapshot(inside, 3).shared == 0, "what is not all looked at says nothing"
+
+
 def test_a_path_longer_than_the_system_takes_does_no_harm(tmp_path: Path) -> None:
     here = os.open(tmp_path, os.O_RDONLY)
     for _ in range(30):
