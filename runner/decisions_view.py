@@ -73,28 +73,26 @@ def decisions(
         try:
             run = runs.resolve(root, run)
         except runs.UnknownRun as exc:
-            if not run:
+            if not run or not (follow or verifying or _knows(log, run)):
                 raise
             unknown = exc
     if verifying:
         from impyard.runner.decisions_check import verify_log  # it loads the judge, which the views do without
 
-        found = verify_log(root, log, run, as_json)
+        if not verify_log(root, log, run, as_json) and unknown:
+            raise unknown
     else:
         selection = Selection(run, denied, own_checks=everything or as_json)
-        found = show(log, selection, count=count, following=follow, as_json=as_json)
-    if unknown and not found and not ((denied or not count) and _knows(log, run)):
-        raise unknown
+        show(log, selection, count=count, following=follow, as_json=as_json)
     return 0
 
 
-def show(log: Path, selection: Selection, *, count: int, following: bool, as_json: bool) -> bool:
-    """Print the last `count` wanted lines of `log`, then, if `following`, each new one until Ctrl-C. Whether there was
-    any, be it one that is left out as impyard's own check."""
+def show(log: Path, selection: Selection, *, count: int, following: bool, as_json: bool) -> None:
+    """Print the last `count` wanted lines of `log`, then, if `following`, each new one until Ctrl-C."""
     descriptor = logread.open_log(log)
     if descriptor is None and not following:
         click.echo(f"no decisions yet: {log} does not exist", err=True)
-        return False
+        return
     size, lines = 0, []
     if descriptor is not None:
         try:
@@ -126,7 +124,6 @@ def show(log: Path, selection: Selection, *, count: int, following: bool, as_jso
     if selection.own:
         checks = "1 check" if selection.own == 1 else f"{selection.own} checks"
         click.echo(f"{checks} of impyard's own left out: --all shows them", err=True)
-    return bool(rows or selection.own or following)
 
 
 def follow_log(
@@ -175,8 +172,8 @@ def _joined(log: Path, rows: list[Row]) -> list[Row]:
 
 
 def _knows(log: Path, run: str | None) -> bool:
-    """Whether the log has a decision of this run at all."""
-    selection = Selection(run, denied=False)
+    """Whether the log has a decision of this run at all, be it one of impyard's own checks."""
+    selection = Selection(run, denied=False, own_checks=True)
     descriptor = logread.open_log(log)
     if descriptor is None:
         return False

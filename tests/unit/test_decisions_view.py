@@ -250,8 +250,8 @@ def test_a_run_that_does_not_exist_is_one_clear_error(project: Path, decisions: 
     for args in ((), ("--denied",), ("--verify",), ("--json",)):
         result = decisions("--run", "20270101-000000-ffff", *args)
         assert result.status == 1
-        assert "there is no run" in result.err
-        assert result.out == ""
+        assert result.err.startswith("error: there is no run '20270101-000000-ffff'")
+        assert (result.err.count("\n"), result.out) == (2, "")
     assert decisions("--run", "2026").status == 1  # it means two runs
     assert "\x1b" not in decisions("--run", "\x1b[31m\udcff").err
 
