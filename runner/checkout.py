@@ -89,6 +89,11 @@ def find_guard(
                 whole.add(part)
                 shut.update(_led_to(part, workspace))
         shut.update(_settings_name(_settings_files(repository, common, settings), top, workspace))
+    if workspace in shut:
+        raise ImpyardError(
+            f"the workspace {workspace} as a whole must be kept from the agent: git takes hooks or settings from it",
+            hint="choose another workspace, or see core.hooksPath in git's settings",
+        )
     guard = _guard(workspace, shut, pinned)
     guard.whole, guard.apart = sorted(whole), sorted(apart)
     return guard

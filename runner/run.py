@@ -133,8 +133,8 @@ class _Run:
         self._show(self.view.opening, receipt.run, receipt.model, receipt.workspace, plan.ceiling_s)
         if self.before.shared and self.enclosure.user.is_ours:  # those of another user are not handed over
             self._note(
-                f"files in the workspace with a name outside of it too: {self.before.shared} (hard links, as of pnpm or "
-                "a local `git clone`); what the agent writes into them shows there"
+                f"files in the workspace with a name outside of it too: {self.before.shared} (hard links, as of pnpm "
+                "or a local `git clone`); what the agent writes into them shows there"
             )
 
     def watch(self) -> None:

@@ -256,6 +256,22 @@ def test_links_that_an_agent_could_turn_are_refused(place: Path, tmp_path: Path,
         find_guard(place)
 
 
+@pytest.mark.parametrize("what", ["hooks", "hooks from above", "husky's", "an odd bare repository"])
+def test_a_workspace_that_git_obeys_as_a_whole_is_refused(place: Path, what: str) -> None:
+    """It cannot be kept from the agent, who is to write there."""
+    if what == "hooks":
+        repository(place / ".git", "[core]\n\thooksPath = .\n")
+    elif what == "hooks from above":
+        repository(place.parent / ".git", "[core]\n\thooksPath = work\n")
+    elif what == "husky's":
+        repository(place.parent / ".git", "[core]\n\thooksPath = work/_\n")
+    else:
+        repository(place)
+        (place / "hooks").symlink_to("/etc")
+    with pytest.raises(ImpyardError, match="as a whole must be kept"):
+        find_guard(place)
+
+
 def test_more_repositories_than_can_be_guarded_are_refused(place: Path) -> None:
     for number in range(MAX_REPOSITORIES):
         (place / str(number) / ".git").mkdir(parents=True)
