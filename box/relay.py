@@ -120,15 +120,15 @@ def prove(loop: Loop, warden: Warden, facts: dict[str, Any]) -> None:
         return run_claims(facts)
 
     def deep() -> list[dict[str, Any]]:
-        from impyard.box.attacks.bed import ATTEMPTS
+        from impyard.box.attacks.bed import chosen
         from impyard.box.attacks.client import Client
         from impyard.box.attacks.run import HONEST, as_json, carry_out
 
         warden.become_agent()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a connection that is ended while we send is a result
-        client = Client(PROXY, ca=facts["deep"], keep=True)
+        client = Client(PROXY, ca=facts["deep"]["ca"], keep=True)
         client.get(f"{HONEST}0")  # what the log holds until here belongs to no attempt
-        return [as_json(tried) for tried in carry_out(client, ATTEMPTS, 1)]
+        return [as_json(tried) for tried in carry_out(client, enumerate(chosen(facts["deep"]["groups"]), 1))]
 
     tell({"impyard": "prove", "claims": in_child(loop, warden, attempt, PROVE_LIMIT_S)})
     if facts.get("deep"):

@@ -135,11 +135,11 @@ def relay_config(
     prompt: bool,
     mode: str,
     listeners: Sequence[tuple[str, int]] = (),
-    deep: bool = False,
+    deep: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What the relay reads at `CONFIG`. `mode` is "run" or "prove"; `prompt` feeds the prompt to the agent's stdin.
-    `listeners` are addresses and ports of this machine that "prove" tries to reach; `deep` adds the attempts of
-    box/attacks."""
+    `listeners` are addresses and ports of this machine that "prove" tries to reach; `deep` are groups of the
+    attempts of box/attacks that it adds."""
     return {
         "run": box.paths.id,
         "mode": mode,
@@ -157,7 +157,7 @@ def relay_config(
             "uid": box.user.uid,
             "outside": OUTSIDE_ADDRESS,
             "listeners": [list(listener) for listener in listeners],
-            "deep": str(CA_CERTIFICATE) if deep else None,
+            "deep": {"ca": str(CA_CERTIFICATE), "groups": list(deep)} if deep else None,
         },
     }
 

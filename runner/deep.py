@@ -1,36 +1,28 @@
 """The attempts that ship with impyard, scored: in a box of `prove --deep`, or against any other proxy.
 
-The attempts are made by box/attacks; what the origin saw and what the log says is read here, on this machine.
+The attempts are made by box/attacks; what the origins saw and what the log says is read here, on this machine.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
-from impyard.addon.errors import ImpyardError
 from impyard.box.attacks import run, score
-from impyard.box.attacks.bed import ATTEMPTS, policy
-from impyard.box.attacks.client import Client, Refused
-from impyard.box.attacks.model import EVIL, GROUPS, LIMIT, OK, WS, Attempt, Line, Seen, Tried
+from impyard.box.attacks.bed import chosen, policy, policy_here
+from impyard.box.attacks.model import EVIL, GROUPS, OK, WS, Attempt, Line, Seen, Tried
 from impyard.box.attacks.origin import CountingOrigin
 from impyard.runner.text import columns_of, visible, wrapped
-from impyard.runner.typed import as_typed
 
 NAMES = (OK, WS, EVIL, "*.wild.test")
-QUIET_S = 1.5
 SHOWN = 40
-SET_UP_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +34,15 @@ class Verdict:
 
 
 class Bench:
-    """A counting origin on this machine's loopback, its authority, and the policy that leads to it. A context."""
+    """Counting origins on this machine's loopback, their authority, and the policy that leads there. A context.
+
+    groups: of the attempts that are to be judged; without any, all. origins: how many, of which impyard's own box uses
+    the first.
+    """
+
+    def __init__(self, groups: Collection[str] = (), *, origins: int = 1) -> None:
+        self.attempts = chosen(groups)
+        self._count = origins
 
     def __enter__(self) -> Bench:
         from impyard.certs.throwaway import Pki
@@ -50,13 +50,15 @@ class Bench:
         self._stack = ExitStack()
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="impyard-deep-")))
         pki = Pki(folder)
-        self.origin = CountingOrigin(pki.context(*NAMES))
-        self._stack.callback(self.origin.close)
+        context = pki.context(*NAMES)
+        self.origins = [CountingOrigin(context) for _ in range(self._count)]
+        for origin in self.origins:
+            self._stack.callback(origin.close)
         self.ca = pki.ca_path
         self.policy = folder / "deep.yaml"
-        self.policy.write_text(policy(self.origin.port, str(self.ca)), "utf-8")
-        self.policy_here = folder / "here.yaml"  # the same for names that are asked for under the origin's own port
-        self.policy_here.write_text(policy(self.origin.port, str(self.ca), self.origin.port), "utf-8")
+        self.policy.write_text(policy(self.origins[0].port, str(self.ca)), "utf-8")
+        self.policy_here = folder / "here.yaml"
+        self.policy_here.write_text(policy_here([origin.port for origin in self.origins], str(self.ca)), "utf-8")
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -64,13 +66,15 @@ class Bench:
 
     def judged(self, tried: Sequence[Tried], log: Iterable[Mapping[str, Any]] | None) -> list[Verdict]:
         """A verdict on every attempt. log: the decisions of the run; None where there is no log to look at."""
-        seen = run.by_attempt(self.origin.take())
+        seen: dict[int, Seen] = {}
+        for origin in self.origins:
+            seen |= run.by_attempt(origin.take())
         lines: dict[int, list[Line]] | None = None
         if log is not None:
             lines = run.lines_by_attempt(run.line_from(entry) for entry in log)
         by_key = {each.key: each for each in tried}
         found = []
-        for attempt in ATTEMPTS:
+        for attempt in self.attempts:
             made = by_key.get(attempt.key)
             if made is None:
                 found.append(Verdict(attempt, ("it was not made",)))
@@ -92,52 +96,6 @@ def reported(event: Mapping[str, Any]) -> list[Tried]:
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
     return found
-
-
-def against(proxy: str, ca: Path | None, *, as_json: bool) -> int:
-    """Make the attempts against another proxy from this machine; the exit status."""
-    parts = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
-    try:
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if parts.scheme != "http" or not host or not port:
-        raise ImpyardError(f"--proxy {proxy!r} is no proxy's address", hint="write it like http://127.0.0.1:8080")
-    with Bench() as bench:
-        at = bench.origin.port
-        for line in (
-            f"the proxy must lead {OK}, {WS} and {EVIL} to 127.0.0.1 port {at}, and trust {bench.ca} for them",
-            f"it should allow GET https://{OK}:{at}/public/…, POST /v1/messages, POST /limited up to {LIMIT} bytes, "
-            f"GET /search?repo=ok, git's fetch of /repo.git, a WebSocket on {WS}:{at}/ws; nothing else "
-            f"(for `impyard gateway`: --policy {bench.policy_here})",
-        ):
-            click.echo(wrapped(as_typed(line), columns_of(sys.stderr)), err=True)
-        client = Client((host, port), ca=str(ca) if ca else None, port=at, quiet_s=QUIET_S, keep=True)
-        _wait(client, proxy)
-        bench.origin.take()
-        click.echo(f"making {len(ATTEMPTS)} attempts through {proxy}", err=True)
-        verdicts = bench.judged(list(run.carry_out(client, ATTEMPTS)), None)
-        client.close()
-    if as_json:
-        click.echo(json.dumps(document(verdicts), indent=2))
-    else:
-        show(verdicts)
-    return 0 if all(not verdict.faults for verdict in verdicts) else 1
-
-
-def _wait(client: Client, proxy: str) -> None:
-    """Until an honest request works, for as long as it takes to set a proxy up. Raises ImpyardError."""
-    deadline = time.monotonic() + SET_UP_S
-    while True:
-        try:
-            found = str(client.get("/public/before").status)
-        except (OSError, Refused) as exc:
-            found = str(exc)
-        if found == "200":
-            return
-        if time.monotonic() > deadline:
-            raise ImpyardError(f"an honest request through {proxy} fails: {found}", hint="set the proxy up as above")
-        time.sleep(0.5)
 
 
 def document(verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -172,5 +130,6 @@ def _groups(verdicts: Sequence[Verdict]) -> list[tuple[str, str, int, int]]:
     found = []
     for group, name in GROUPS.items():
         mine = [verdict for verdict in verdicts if verdict.attempt.group == group]
-        found.append((group, name, len(mine), sum(not verdict.faults for verdict in mine)))
+        if mine:
+            found.append((group, name, len(mine), sum(not verdict.faults for verdict in mine)))
     return found

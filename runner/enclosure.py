@@ -50,7 +50,8 @@ class Plan:
 
     `policies` are the policy files in order; the demo model's own is added to them. `None` leaves a limit to impyard;
     `memory` in bytes. `mode` is "run" (`agent` on `prompt`) or "prove" (no agent). `listeners` are addresses
-    and ports of this machine that "prove" tries to reach; `deep` adds the attempts of box/attacks.
+    and ports of this machine that "prove" tries to reach; `deep` are groups of the attempts of box/attacks that
+    it adds.
     """
 
     root: Path
@@ -65,7 +66,7 @@ class Plan:
     pids: int = DEFAULT_PIDS
     image: str | None = None
     listeners: tuple[tuple[str, int], ...] = ()
-    deep: bool = False
+    deep: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from impyard.addon.errors import ImpyardError
+from impyard.box.attacks.model import GROUPS
 from impyard.runner import boxspec, outside
 from impyard.runner.canaries import Canaries
 from impyard.runner.enclosure import Enclosure, Plan
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
     from impyard.runner.deep import Bench, Verdict
 
 CEILING_S = 180.0
+LANES = 4  # of attempts against another proxy, which may let clients hang
 PROBES, ATTEMPTS, DEEP = "probes", "attempts", "deep"
 TITLES = {
     PROBES: "in the box, before an agent would start",
     ATTEMPTS: "attempts from inside the box",
     outside.GROUP: "seen from this machine",
 }
+NAMED = ", ".join(f"{key} ({name})" for key, name in GROUPS.items())
 
 
 @click.command()
@@ -49,6 +52,9 @@ TITLES = {
 @click.option("--image", help="Prove this image instead of impyard's own.")
 @click.option("--json", "as_json", is_flag=True, help="The claims as one JSON document.")
 @click.option("--deep", is_flag=True, help="Also make hundreds of attempts to get past the judge.")
+@click.option(
+    "--group", type=click.Choice(list(GROUPS)), multiple=True, help=f"With --deep: only these, of {NAMED}; repeatable."
+)
 @click.option("--proxy", metavar="URL", help="With --deep: make them against this proxy instead, without a box.")
 @click.option("--ca", type=click.Path(path_type=Path, exists=True), help="The authority that --proxy signs with.")
 def prove(
@@ -57,6 +63,7 @@ def prove(
     image: str | None,
     as_json: bool,
     deep: bool,
+    group: tuple[str, ...],
     proxy: str | None,
     ca: Path | None,
 ) -> int:
@@ -66,28 +73,35 @@ def prove(
     """
     from impyard.runner.cli import INTERRUPTED, version
 
-    if (proxy and not deep) or (ca and not proxy):
-        raise click.UsageError("--proxy goes with --deep, and --ca with --proxy")
+    if ((proxy or group) and not deep) or (ca and not proxy):
+        raise click.UsageError("--proxy and --group go with --deep, and --ca with --proxy")
     if deep and policy:
         raise click.UsageError("--deep brings a policy of its own: leave --policy away")
     began = time.monotonic()
     try:
-        if proxy:
-            from impyard.runner.deep import against
-
-            return against(proxy, ca, as_json=as_json)
-        root = find_root(project)
-        plan = Plan(root=root, policies=(), ceiling_s=CEILING_S, mode="prove", image=image, deep=deep)
-        verdicts: list[Verdict] = []
-        with ExitStack() as stack:
+        with Signals() as signals, ExitStack() as stack:
             bench = None
             if deep:
                 from impyard.runner.deep import Bench
 
-                bench = stack.enter_context(Bench())
-            policies = (bench.policy,) if bench else policy_files(root, policy, None)
-            run, claims, verdicts = examine(replace(plan, policies=policies), version(), bench)
-    except KeyboardInterrupt:
+                with signals.shielded():
+                    bench = stack.enter_context(Bench(group, origins=LANES if proxy else 1))
+                    stack.callback(signals.note_only)  # what the bench holds goes whole
+                if proxy:
+                    from impyard.runner.deepproxy import against
+
+                    return against(proxy, ca, bench, as_json=as_json)
+            root = find_root(project)
+            plan = Plan(
+                root=root,
+                policies=(bench.policy,) if bench else policy_files(root, policy, None),
+                ceiling_s=CEILING_S,
+                mode="prove",
+                image=image,
+                deep=(group or tuple(GROUPS)) if deep else (),
+            )
+            run, claims, verdicts = examine(plan, version(), bench)
+    except (KeyboardInterrupt, Interrupted):
         if sys.stderr.isatty():
             click.echo(err=True)  # after the terminal's ^C
         click.echo("interrupted: nothing was proved", err=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from impyard.box.attacks.framing import FRAMING
 from impyard.box.attacks.host import HOST
 from impyard.box.attacks.http2 import HTTP2
@@ -15,14 +17,24 @@ WILD = "wild.test"
 ATTEMPTS: tuple[Attempt, ...] = (*PROXY, *HOST, *TARGET, *FRAMING, *HTTP2, *WEBSOCKET)
 
 
-def policy(port: int, ca: str, at: int = 443) -> str:
-    """The policy for impyard, with the counting origin on `port` and its authority's certificate in the file `ca`.
+def chosen(groups: Collection[str]) -> tuple[Attempt, ...]:
+    """The attempts of these groups (keys of GROUPS), in order; without any, all."""
+    return tuple(attempt for attempt in ATTEMPTS if not groups or attempt.group in groups)
 
-    at: the port under which the names are asked for.
-    """
+
+def policy(port: int, ca: str) -> str:
+    """The policy for impyard: names at their usual port, the counting origin on `port`, its authority in file `ca`."""
+    return "networkPolicies:\n" + _hosts(443, port, ca)
+
+
+def policy_here(ports: Iterable[int], ca: str) -> str:
+    """The same for names that are asked for under the ports of the origins themselves."""
+    return "networkPolicies:\n" + "".join(_hosts(port, port, ca) for port in ports)
+
+
+def _hosts(at: int, port: int, ca: str) -> str:
     origin = f"    port: {at}\n    upstream: https://127.0.0.1:{port}\n    upstream_ca: {ca}\n    policies:\n"
     return (
-        "networkPolicies:\n"
         f"  - host: {OK}\n{origin}"
         "      - {action: ALLOW, method: GET, path: /public/.*}\n"
         "      - {action: ALLOW, method: POST, path: /v1/messages}\n"

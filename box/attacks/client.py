@@ -38,7 +38,8 @@ class Client:
 
     port: the port of the names, 443 unless they are served elsewhere. ca: a PEM file with the authority that signs
     what the proxy shows inside tunnels; None: whatever it shows is taken. keep: whether honest requests share a
-    connection, a new one for every fourth, which is quicker. quiet_s: how long an attempt waits for what does not come.
+    connection, a new one for every fourth, which is quicker. limit_s: how long an attempt waits for a tunnel and TLS in
+    it; quiet_s: for what comes after. Honest requests wait for LIMIT_S.
     """
 
     def __init__(
@@ -69,20 +70,21 @@ class Client:
             text = text.replace(b"{%s}" % mark, name.encode() + (b"" if self.port == 443 else port))
         return text.replace(b"{port}", port[1:])
 
-    def connect(self) -> socket.socket:
+    def connect(self, limit_s: float | None = None) -> socket.socket:
         """A connection to the proxy itself."""
+        limit_s = self._limit_s if limit_s is None else limit_s
         if isinstance(self._proxy, str):
             connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(self._limit_s)
+            connection.settimeout(limit_s)
             connection.connect(self._proxy)
             return connection
-        tcp = socket.create_connection(self._proxy, self._limit_s)
+        tcp = socket.create_connection(self._proxy, limit_s)
         tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return tcp
 
-    def tunnel(self, target: bytes) -> socket.socket:
+    def tunnel(self, target: bytes, limit_s: float | None = None) -> socket.socket:
         """A granted CONNECT; raises Refused."""
-        connection = self.connect()
+        connection = self.connect(limit_s)
         send(connection, b"CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (target, target))
         reply = read_reply(connection, tunnel=True)
         if reply.status != 200:
@@ -91,10 +93,16 @@ class Client:
         return connection
 
     def tls(
-        self, host: str = OK, port: int | None = None, *, sni: str | None = None, alpn: tuple[str, ...] = ()
+        self,
+        host: str = OK,
+        port: int | None = None,
+        *,
+        sni: str | None = None,
+        alpn: tuple[str, ...] = (),
+        limit_s: float | None = None,
     ) -> ssl.SSLSocket:
         """TLS inside a tunnel. sni: another name than the host's; "" for none. Raises Refused."""
-        connection = self.tunnel(f"{host}:{port or self.port}".encode())
+        connection = self.tunnel(f"{host}:{port or self.port}".encode(), limit_s)
         context = ssl.create_default_context(cafile=self._ca) if self._ca else ssl.create_default_context()
         context.check_hostname = False  # what is asked for is the point of some attempts
         if self._ca is None:
@@ -120,7 +128,7 @@ class Client:
             self.close()
             if reply.status == 200:
                 return reply
-        connection = self.tls()
+        connection = self.tls(limit_s=LIMIT_S)
         reply = self._get(connection, path)
         if self._keep and reply.status == 200:
             self._kept, self._uses = connection, 1

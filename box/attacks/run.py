@@ -11,9 +11,12 @@ from impyard.box.attacks.model import CLOSED, Attempt, Event, Line, Result, Seen
 HONEST = "/public/after/"
 
 
-def carry_out(client: Client, attempts: Iterable[Attempt], first: int = 0) -> Iterator[Tried]:
-    """Make each attempt. Never raises for what the proxy does: a client that cannot go on says so in its note."""
-    for number, attempt in enumerate(attempts, first):
+def carry_out(client: Client, attempts: Iterable[tuple[int, Attempt]]) -> Iterator[Tried]:
+    """Make each attempt, with the number that its honest request gets.
+
+    Never raises for what the proxy does: a client that cannot go on says so in its note.
+    """
+    for number, attempt in attempts:
         try:
             result = attempt.send(client)
         except Exception as exc:  # noqa: BLE001 - one that cannot be made must not take the others with it

@@ -1,4 +1,7 @@
-"""For a plain mitmdump: every name under .test leads to the counting origin, whatever the port."""
+"""For a plain mitmdump: every name under .test leads to the counting origin, whatever the port.
+
+With an ORIGIN_PORT of 0 it leads to the port that was asked for.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ def running() -> None:
 
 def server_connect(data: ServerConnectionHookData) -> None:
     """Lead names to the origin; an address or another name goes nowhere."""
-    host = data.server.address[0] if data.server.address else ""
+    host, port = data.server.address[:2] if data.server.address else ("", 0)
     if host.rstrip(".").lower().endswith(".test") or host.endswith("198.51.100.1"):
-        data.server.address = ("127.0.0.1", int(os.environ["ORIGIN_PORT"]))
+        data.server.address = ("127.0.0.1", int(os.environ["ORIGIN_PORT"]) or port)
     else:
         data.server.error = "this proxy leads only to the origin"

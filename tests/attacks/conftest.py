@@ -54,7 +54,7 @@ class Bed:
         self.number += 1
         self.origin.take()
         self.lines()
-        tried = next(run.carry_out(self.client, [attempt], self.number))
+        tried = next(run.carry_out(self.client, [(self.number, attempt)]))
         seen = run.by_attempt(self.origin.take()).get(self.number, Seen())
         lines = None
         if self.log is not None:
@@ -109,7 +109,8 @@ def bare(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[Bed]:
 
 
 class Mitmdump:
-    """A plain mitmdump with its files in `folder`, whose names ending in .test lead to `origin`; gives its port."""
+    """A plain mitmdump with its files in `folder`, whose names ending in .test lead to the port `origin` (0: as
+    asked); gives its own."""
 
     def __init__(self, folder: Path, origin: int, port: int = 0) -> None:
         self._port_file = folder / "port"
