@@ -326,7 +326,7 @@ class Enclosure:
         if self.plan.workspace is None:
             return checkout.Guard()
         homes = {os.environ.get("HOME", ""), home_of(self.user.owner_uid)}  # under sudo they differ
-        settings = own_settings(sorted(homes), os.environ.get("XDG_CONFIG_HOME", ""))
+        settings = own_settings(sorted(homes), os.environ)
         holds = self._stack.enter_context(closing(places.Holds()))
         guard = checkout.find_guard(self.plan.workspace, settings, holds.hold)
         for path in guard.whole:

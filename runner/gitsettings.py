@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 MAX_SETTINGS_BYTES = 1024 * 1024
@@ -31,12 +31,16 @@ def has_worktree_settings(text: str) -> bool:
     return _WORKTREE_CONFIG.search(text) is not None
 
 
-def own_settings(homes: Iterable[str], config_home: str) -> list[Path]:
-    """Where git reads the machine's settings from, and those of a caller with these `homes` (git-config(1), FILES)."""
-    files = [Path("/etc/gitconfig")]
+def own_settings(homes: Iterable[str], environ: Mapping[str, str]) -> list[Path]:
+    """Where git reads the machine's settings from, and those of a caller with these `homes` and variables
+    (git-config(1), FILES and ENVIRONMENT)."""
+    files = ["/etc/gitconfig", "/usr/local/etc/gitconfig"]
     for home in filter(None, homes):
-        files += [Path(home) / ".gitconfig", Path(home) / ".config" / "git" / "config"]
-    return [*files, Path(config_home) / "git" / "config"] if config_home else files
+        files += [f"{home}/.gitconfig", f"{home}/.config/git/config"]
+    if config_home := environ.get("XDG_CONFIG_HOME"):
+        files.append(f"{config_home}/git/config")
+    files += [environ.get(name, "") for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")]
+    return [Path(file) for file in files if file]
 
 
 def first_line(file: Path) -> str:

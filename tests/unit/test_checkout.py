@@ -168,10 +168,13 @@ def test_included_settings_name_more(place: Path) -> None:
 def test_the_callers_own_settings_count(place: Path, tmp_path: Path) -> None:
     repository(place / ".git")
     (tmp_path / ".gitconfig").write_text("[core]\n\thooksPath = .githooks\n")
-    shut, _, _ = names(place, find_guard(place, own_settings([str(tmp_path)], "")))
-    assert ".githooks" in shut
-    assert own_settings([""], "") == [Path("/etc/gitconfig")]
-    assert own_settings([], "/c") == [Path("/etc/gitconfig"), Path("/c/git/config")]
+    (tmp_path / "other").write_text("[core]\n\thooksPath = others\n")
+    own = own_settings([str(tmp_path)], {"GIT_CONFIG_GLOBAL": str(tmp_path / "other")})
+    shut, _, _ = names(place, find_guard(place, own))
+    assert {".githooks", "others"} <= shut
+    machine = own_settings([""], {"GIT_CONFIG_SYSTEM": ""})
+    assert Path("/etc/gitconfig") in machine
+    assert own_settings([], {"XDG_CONFIG_HOME": "/c"}) == [*machine, Path("/c/git/config")]
 
 
 def test_inner_and_bare_repositories_and_the_folders_on_the_way(place: Path) -> None:
