@@ -250,7 +250,7 @@ def _credentials() -> Iterator[Check]:
     elif names:
         yield Check("credentials", "ok", ", ".join(names))
     elif not fault and not custom_fault:
-        yield Check("credentials", "warn", "none of pi's found; `--model demo` works without", mend)
+        yield Check("credentials", "warn", "no model credentials of pi found; `--model demo` works without", mend)
 
 
 def _stored_credentials(path: Path) -> tuple[list[tuple[str, bool]], str]:

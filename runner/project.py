@@ -338,7 +338,8 @@ def _real_folder(path: Path, what: str) -> Path:
         resolved = path.resolve(strict=True)
         mode = resolved.stat().st_mode
     except FileNotFoundError as exc:
-        raise ImpyardError(f"the {what} {path} does not exist", hint="make the folder first") from exc
+        hint = f"check the path given to --{what}" + (", or make the folder first" if what == "workspace" else "")
+        raise ImpyardError(f"the {what} {path} does not exist", hint=hint) from exc
     except (OSError, RuntimeError, ValueError) as exc:  # a loop of links; a name with a zero byte
         raise ImpyardError(f"cannot use the {what} {path}: {exc}", hint="name a folder that you can read") from exc
     if not stat.S_ISDIR(mode):

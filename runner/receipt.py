@@ -39,7 +39,7 @@ EXITS: dict[str, int] = {
 class Receipt:
     """One run. Times are ISO 8601 in UTC with milliseconds, durations seconds, sizes bytes.
 
-    `exit_reason` is a key of EXITS. `prompt` is its first line, cut where it is long; the whole is in prompt.txt.
+    `exit_reason` is a key of EXITS. `prompt` is its first line, marked where it is cut; the whole is in prompt.txt.
     `runner_pid`, `runner_start` and `runner_space` tell its runner from any other process (see leftovers.py). `policy`
     has `files` (relative to the project where inside), `hash` and, for the demo model, `added`. `decisions` has `seq`
     and `last`, the number and the chain hash of the run's last line in decisions.jsonl, `allowed`, `denied` (impyard's

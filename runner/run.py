@@ -128,7 +128,7 @@ class _Run:
             self.before = snapshot(plan.workspace)
         self.enclosure.open()
         receipt = self.enclosure.receipt
-        receipt.prompt = _first_line(plan.prompt)
+        receipt.prompt = first_line(plan.prompt)
         receipt.prompt_sha256 = hashlib.sha256(plan.prompt).hexdigest()
         self._show(self.view.opening, receipt.run, receipt.model, receipt.workspace, plan.ceiling_s)
         if self.before.shared and self.enclosure.user.is_ours:  # those of another user are not handed over
@@ -335,8 +335,11 @@ def _fault_of_output(exc: OSError) -> str:
     return f"the output cannot be written any more ({(exc.strerror or str(exc)).lower()})"
 
 
-def _first_line(prompt: bytes) -> str:
-    return shortened(visible(prompt.decode("utf-8", "replace").strip().split("\n")[0].strip()), RECEIPT_PROMPT)
+def first_line(prompt: bytes) -> str:
+    """The prompt's first line, cut where it is long, and how many lines more it has."""
+    first, *rest = prompt.decode("utf-8", "replace").strip().split("\n")
+    more = f" … (+{len(rest)} {'line' if len(rest) == 1 else 'lines'})" if rest else ""
+    return shortened(visible(first.strip()), RECEIPT_PROMPT) + more
 
 
 def _out_of_memory(container: str, started: int) -> bool:

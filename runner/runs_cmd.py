@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,11 +17,14 @@ from impyard.runner import removal
 from impyard.runner import runs as runs_
 from impyard.runner.project import find_root
 from impyard.runner.receipt import counts_text
-from impyard.runner.text import size_text, visible
+from impyard.runner.text import columns_of, size_text, visible, wrapped
 from impyard.runner.typed import command_line
 
 COLOURS = {"running": "cyan", "finished": "green", "?": "yellow", "unreadable": "yellow", "lost": "yellow"}
 MAX_DAYS = 36500
+WORDS = ("receipt", "engine", "prompt", "error", "policy")  # broken to a terminal's width; a path is to be copied
+HASHES = ("policy", "image")  # a terminal shows their beginning; --json and a pipe all of it
+_HASH = re.compile(r"\b(sha256:[0-9a-f]{12})[0-9a-f]{52}\b")
 _project = click.option(
     "--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here)."
 )
@@ -93,8 +97,12 @@ def show_command(run: str, project: Path | None, as_json: bool) -> int:
         return 0
     pairs = [*_facts(found), ("look", command_line("decisions", "--run", found.id, project=_named(project)))]
     width = max(len(name) for name, _ in pairs)
+    columns, start = columns_of(sys.stdout), " " * (width + 2)
     for name, value in pairs:
-        click.echo(f"{name:<{width}}  {visible(value)}")
+        if columns and name in HASHES:
+            value = _HASH.sub(r"\1…", value)
+        lines = wrapped(visible(value), columns - len(start) if columns and name in WORDS else None)
+        click.echo(f"{name:<{width}}  " + lines.replace("\n", f"\n{start}"))
     return 0
 
 

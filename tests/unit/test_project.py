@@ -196,6 +196,14 @@ def test_a_workspace_that_would_open_the_box_is_refused(tmp_path: Path, place: s
     with pytest.raises(ImpyardError, match=message) as refused:
         check_workspace(tmp_path / place, root)
     assert refused.value.hint
+    if place == "missing":
+        assert refused.value.hint == "check the path given to --workspace, or make the folder first"
+
+
+def test_a_project_that_is_not_there_is_a_path_to_check(tmp_path: Path) -> None:
+    with pytest.raises(ImpyardError, match="does not exist") as refused:
+        find_root(tmp_path / "typo")
+    assert refused.value.hint == "check the path given to --project"
 
 
 def test_who_names_a_repository_as_the_workspace_is_told_to_clone_it(

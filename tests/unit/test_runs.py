@@ -23,9 +23,10 @@ from typing import NamedTuple
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import cli, engine, leftovers, runs
+from impyard.runner import cli, engine, leftovers, runs, runs_cmd
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
+from impyard.runner.run import first_line
 
 
 class Result(NamedTuple):
@@ -116,6 +117,32 @@ def test_list_is_the_command_when_none_is_given(project: Path, impyard: Command)
     add_run(project, OLD)
     assert impyard("runs").out == impyard("runs", "list").out
     assert cli.main(["runs", "--project", str(project), "show", "last"]) == 0
+
+
+def test_a_terminal_gets_no_line_that_it_would_break(
+    project: Path, impyard: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = add_run(project, OLD)
+    digest = "sha256:" + "0123456789abcdef" * 4
+    receipt = json.loads(paths.receipt.read_bytes())
+    policy = {"files": ["policies/gateway.yaml", "policies/more.yaml"], "hash": digest}
+    more = {"policy": policy, "image": {"id": digest}, "error": "one word after the other " * 6, "workspace": "/w"}
+    paths.receipt.write_text(json.dumps({**receipt, **more}))
+    assert impyard("runs", "show").out.count(digest) == 2, "a pipe"
+    monkeypatch.setattr(runs_cmd, "columns_of", lambda stream: 80)
+    shown = impyard("runs", "show").out.splitlines()
+    assert "policy       policies/gateway.yaml, policies/more.yaml sha256:0123456789ab…" in shown
+    assert "image        sha256:0123456789ab…" in shown
+    assert [line for line in shown if len(line) > 80 and not line.startswith("look")] == []
+    at = next(number for number, line in enumerate(shown) if line.startswith("error"))
+    assert shown[at + 1].startswith(" " * 13) and shown[at + 2].strip() == "word after the other"
+
+
+def test_the_cut_of_a_prompt_is_marked() -> None:
+    assert first_line(b"\n do it \n") == "do it"
+    assert first_line(b"do it\nwell\n") == "do it … (+1 line)"
+    assert first_line(b"do \x1b[1m it\r\n\nwell") == "do \\x1b[1m it … (+2 lines)"
+    assert "more)…" in first_line(b"x" * 1000 + b"\ny") and first_line(b"x" * 1000 + b"\ny").endswith(" … (+1 line)")
 
 
 def test_that_there_are_older_runs_is_said(project: Path, impyard: Command) -> None:
