@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from impyard.addon.errors import PolicyError
 from impyard.addon.policy import Entry, MatchFailed, Policy, Route, Rule
 from impyard.addon.readings import Ambiguous, Query, overrides, readings
-from impyard.addon.request import CANARY_SUFFIX, Request, canonical_host, split_authority
+from impyard.addon.request import CANARY_SUFFIX, METHOD, Request, canonical_host, split_authority
 
 REASONS: dict[str, str] = {
     "rule": "a rule of the policy decided; `rule` and `at` name it",
@@ -60,7 +60,6 @@ _HINTS: dict[str, str] = {
     "canary": "this name exists only to be denied",
 }
 
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2
 _PATH = re.compile(r"/[!-\"$->@-~]*")  # printable ASCII without space, "#" and "?"
 _QUERY = re.compile(r"[!-\"$-~]*")  # the same with "?"
 _MAX_METHODS = 4
@@ -194,7 +193,7 @@ def _questions(request: Request, websocket: bool) -> list[_Question]:
     if len(paths) == 1 and not methods and not targets:
         return [_Question(request.method, path, Query(query), websocket)]
     methods = list(dict.fromkeys([request.method, *methods]))
-    if len(methods) > _MAX_METHODS or not all(_TOKEN.fullmatch(method) for method in methods):
+    if len(methods) > _MAX_METHODS or not all(METHOD.fullmatch(method) for method in methods):
         raise Ambiguous("it names several methods")
     pairs = [(reading, text) for text in _query_readings(paths, query) for reading in paths]
     if len(set(targets)) > _MAX_TARGETS:
@@ -301,8 +300,8 @@ def _nearest(entries: list[Entry], question: _Question) -> Nearest | None:
 
 def _malformed(request: Request) -> str | None:
     """What is wrong with the request itself, for people; None when it is well-formed."""
-    if not _TOKEN.fullmatch(request.method):
-        return "the method is no token"
+    if not METHOD.fullmatch(request.method):
+        return "the method is no token, or too long"
     if request.http not in _VERSIONS:
         return "the version is none that is spoken here"
     if _CONTROL.search("".join([value for _, value in request.headers])):

@@ -14,7 +14,7 @@ import re2
 
 from impyard.addon.errors import Fault
 from impyard.addon.policyroutes import ROUTE_KEYS, read_route
-from impyard.addon.request import canonical_host, is_address, split_authority
+from impyard.addon.request import METHOD, canonical_host, is_address, split_authority
 from impyard.addon.rules import DEFAULT_PORTS, Entry, Paths, Rule, path_options
 from impyard.addon.yamlnodes import Node, Nodes, Scalar, Sequence_, is_empty, nearest, short
 
@@ -27,7 +27,6 @@ ENTRY_KEYS = ("host", "policies", "port", "scheme", *ROUTE_KEYS)
 RULE_KEYS = ("action", "method", "path", "name", "websocket", "max_body", "query")
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2
 _SIZE = re.compile(r"(0|[1-9][0-9]{0,14})([kmg]?)", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
@@ -195,7 +194,7 @@ class _Reader:
             raw = self.nodes.text(item, "method")
             if raw is None:
                 continue
-            if not _TOKEN.fullmatch(raw):
+            if not METHOD.fullmatch(raw):
                 listed = raw.replace(",", " ").split()
                 advice = f": write [{', '.join(listed)}]" if len(listed) > 1 else " is not an HTTP method"
                 self.nodes.fault(item, f'method "{short(raw)}"{advice}')

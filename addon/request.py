@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+# A token (RFC 9110, 5.6.2), no longer than any method there is: the log shows all of it.
+METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}")
 # Names under it are never allowed, whatever the policy says: the runner proves the gateway with one before a run.
 CANARY_SUFFIX = ".canary.impyard.invalid"
 

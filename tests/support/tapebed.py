@@ -217,13 +217,11 @@ def _match(
     left.sort(key=lambda line: (outcomes[line["id"]]["error"] is not None, line["body_bytes"] is None))
     ordered = sorted(seen, key=lambda each: not each[2].complete)
     taken: dict[int, int] = {}  # by the place of a line: that of its request
+    failed = {place for place, line in enumerate(left) if outcomes[line["id"]]["error"]}
     for number, (_scheme, _sni, got) in enumerate(ordered):
-        if not _claims(number, ordered, left, taken, set()):
+        if not _claims(number, ordered, left, taken, set(), failed):
             reasons = {_differs(line, *ordered[number]) or "another's" for line in left}
             raise AssertionError(f"arrived without having been judged: {got}\n{sorted(reasons)}")
-    for place, number in taken.items():
-        got, came_of_it = ordered[number][2], outcomes[left[place]["id"]]
-        assert got.complete or came_of_it["error"], (got, came_of_it)
     left = [line for place, line in enumerate(left) if place not in taken]
     for line in left:  # allowed, and yet nothing arrived: the client left in the middle, and the record says so
         assert outcomes[line["id"]]["error"], (line, outcomes[line["id"]])
@@ -238,15 +236,18 @@ def _claims(
     lines: list[dict[str, Any]],
     taken: dict[int, int],
     tried: set[int],
+    failed: set[int],
 ) -> bool:
     """Find a line for a request; whoever has it looks for another (matching by augmenting paths).
 
-    A line says more than arrives, so one may fit several requests.
+    A line says more than arrives, so one may fit several requests. One that did not arrive whole fits only a line that
+    came to nothing (`failed`, by their places).
     """
     for place, line in enumerate(lines):
-        if place not in tried and _differs(line, *seen[number]) is None:
+        whole = seen[number][2].complete or place in failed
+        if whole and place not in tried and _differs(line, *seen[number]) is None:
             tried.add(place)
-            if place not in taken or _claims(taken[place], seen, lines, taken, tried):
+            if place not in taken or _claims(taken[place], seen, lines, taken, tried, failed):
                 taken[place] = number
                 return True
     return False

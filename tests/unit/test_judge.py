@@ -280,3 +280,10 @@ def test_the_judge_agrees_with_a_plain_model_of_the_policy(
     except Ambiguous:
         expected = False
     assert decision.allowed == expected
+
+
+def test_a_method_is_no_longer_than_what_the_log_shows() -> None:
+    """The log cuts names: what it could not show whole is not forwarded."""
+    policy = policy_of('networkPolicies: [{host: ok.test, policies: [{action: ALLOW, method: "*", path: "/.*"}]}]')
+    assert judge(request_of(method="X" * 32), policy).allowed
+    assert judge(request_of(method="X" * 33), policy).reason == "malformed"
