@@ -165,67 +165,11 @@ def test_raw_bytes_in_a_tunnel_are_closed_and_recorded(bed: Bed) -> None:
     assert bed.untouched()
 
 
-@pytest.mark.attack("F05")
-def test_raw_bytes_inside_tls_are_closed_and_recorded(bed: Bed) -> None:
-    with bed.gateway.tls("a.test") as connection:
-        connection.sendall(b"\x00\x01binary\n")
-        assert connection.recv(100) == b""
-    assert only_decision(bed)["reason"] == "not-http"
-    assert bed.untouched()
-
-
-@pytest.mark.attack("F05", "38")
-def test_tls_at_the_door_itself_is_closed(bed: Bed) -> None:
-    with bed.gateway.connect() as connection:
-        connection.sendall(bytes.fromhex("160301005a0100005603") + bytes(80))
-        assert connection.recv(100) == b""
-    assert only_decision(bed)["reason"] == "not-http"
-
-
 @pytest.mark.attack("F19")
 def test_connect_alone_dials_nothing(bed: Bed) -> None:
     with bed.gateway.tunnel("a.test:443"):
         pass
     assert bed.untouched()
-
-
-def test_connect_inside_a_tunnel_is_refused(bed: Bed) -> None:
-    with bed.gateway.tls("a.test") as connection:
-        connection.sendall(b"CONNECT b.test:443 HTTP/1.1\r\nHost: b.test:443\r\n\r\n")
-        assert read_reply(connection).status == 400
-    assert only_decision(bed)["verdict"] == "deny"
-    assert bed.untouched()
-
-
-@pytest.mark.attack("F30")
-def test_an_https_url_in_clear_text_is_refused(bed: Bed) -> None:
-    with bed.gateway.connect() as connection:
-        connection.sendall(b"GET https://a.test/pub/x HTTP/1.1\r\nHost: a.test\r\n\r\n")
-        assert read_reply(connection).status in (400, 403)
-    assert only_decision(bed)["verdict"] == "deny"
-    assert bed.untouched()
-
-
-@pytest.mark.attack("F28", "77", "79")
-@pytest.mark.parametrize(
-    "head",
-    [
-        "POST /v1/messages HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0",
-        "POST /v1/messages HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nabcde",
-        "POST /v1/messages HTTP/1.1\r\nHost: a.test\r\nContent-Length: +4\r\n\r\nabcd",
-        "GET /pub/x HTTP/1.1\r\nHost : a.test\r\n\r\n",
-        "GET /pub/x HTTP/1.1\r\nHost: a.test\r\n folded\r\n\r\n",
-        "GET /pub/\x00 HTTP/1.1\r\nHost: a.test\r\n\r\n",
-    ],
-    ids=["length-and-chunked", "two-lengths", "signed-length", "space-before-colon", "folded", "nul"],
-)
-def test_malformed_requests_are_refused_with_a_line(bed: Bed, head: str) -> None:
-    with bed.gateway.tls("a.test") as connection:
-        connection.sendall(head.encode("latin-1"))
-        assert read_reply(connection).status in (400, 403)
-    assert only_decision(bed)["verdict"] == "deny"
-    assert bed.a.seen == []
-    assert bed.gateway.get("https://a.test/pub/after").status == 200
 
 
 def test_hop_by_hop_and_override_headers_stay_behind(bed: Bed) -> None:
@@ -238,12 +182,6 @@ def test_hop_by_hop_and_override_headers_stay_behind(bed: Bed) -> None:
     for name in ("proxy-authorization", "x-http-method-override", "x-original-url", "x-hop"):
         assert seen.header(name) == [], name
     assert seen.header("x-kept") == ["1"]
-
-
-@pytest.mark.parametrize("header", ["X-HTTP-Method-Override: DELETE", "X-Original-URL: /secret"])
-def test_a_header_that_asks_for_a_denied_request_is_denied(bed: Bed, header: str) -> None:
-    assert bed.gateway.get("https://a.test/pub/x", headers=header + "\r\n").status == 403
-    assert bed.untouched()
 
 
 @pytest.mark.attack("F30")
