@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,9 @@ from typing import Any
 from click.testing import CliRunner
 
 from impyard.addon.judge import REASONS
+from impyard.box.attacks.bed import ATTEMPTS
 from impyard.runner.cli import root
+from impyard.runner.deep import Verdict, show
 from impyard.runner.receipt import EXITS
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -22,7 +26,10 @@ def blocks() -> dict[str, str]:
     texts = [CliRunner().invoke(root, [*name.split(), "--help"], **settings).output for name in helps]
     assert all(text.startswith("Usage: impyard") for text in texts)
     reasons = ["| Reason | Meaning |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in REASONS.items())]
+    with contextlib.redirect_stdout(io.StringIO()) as scoreboard:
+        show([Verdict(attempt, ()) for attempt in ATTEMPTS])
     return {
+        "scoreboard": f"```text\n{scoreboard.getvalue().rstrip()}\n```",
         "help": "\n".join(f"```text\n{text.rstrip()}\n```" for text in texts),
         "reasons": "\n".join(reasons),
     }
