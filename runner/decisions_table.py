@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from impyard.runner.text import shortened, visible
+from impyard.runner.text import cut, visible
 
 if TYPE_CHECKING:
     from impyard.runner.decision_lines import Entry
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 # From this width on, the reason, the rule and the decision's id have columns of their own.
 WIDE_COLUMNS = 120
+# From this width on, the rule gets at least as much as the path, and RULE_COLUMNS.
+EVEN_COLUMNS = 150
+RULE_COLUMNS = 48  # "gateway.yaml:8 ALLOW POST /v1/messages -> 200"
+WHY_COLUMNS = 24  # "gateway.yaml:123 -> 200" and one
+GAP = 2
+TIME, VERDICT, METHOD, REASON, DECISION = 8, 7, 7, 15, 25  # what the longest of each takes
 # A path may be 4 KiB long, which would push everything else off the screen. `--json` and a pipe show all of it.
 PLACE_LIMIT = 240
 COLOURS = {"allow": "green", "deny": "bold red"}
@@ -43,35 +49,47 @@ class Table:
     def _table(self, rows: list[Row]) -> RichTable:
         width = self._console.width
         wide = width >= WIDE_COLUMNS
-        table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=not self._headed, width=width)
+        table = RichTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=not self._headed, width=width)
         self._headed = True
-        table.add_column("time", width=8)
-        table.add_column("verdict" if wide else "", width=7 if wide else 6)
-        table.add_column("method", width=7, overflow="fold")
+        fixed = (TIME, VERDICT, METHOD, REASON, DECISION) if wide else (TIME, VERDICT - 1, METHOD)
+        room = width - sum(fixed) - GAP * (len(fixed) + 1)
+        last = max(room // 2, RULE_COLUMNS) if width >= EVEN_COLUMNS else room * 2 // 5
+        if not wide:
+            last = max(last, min(WHY_COLUMNS, room // 2))
+        table.add_column("time", width=TIME)
+        table.add_column("verdict" if wide else "", width=fixed[1])
+        table.add_column("method", width=METHOD, overflow="fold")
+        table.add_column("host and path", width=max(room - last, 1), overflow="fold")
         if wide:
-            table.add_column("host and path", ratio=3, overflow="fold")
-            table.add_column("reason", width=15, overflow="fold")
-            table.add_column("rule", ratio=2, overflow="fold")
-            table.add_column("decision", width=25, overflow="fold")
-        else:
-            table.add_column("host and path", ratio=3, overflow="fold")
-            table.add_column("why", ratio=2, overflow="fold")
+            table.add_column("reason", width=REASON, overflow="fold")
+        table.add_column("rule" if wide else "why", width=max(last, 1), overflow="fold")
+        if wide:
+            table.add_column("decision", width=DECISION, overflow="fold")
         for row in rows:
-            table.add_row(*self._row(row, wide))
+            table.add_row(*self._row(row, wide, max(last, 1)))
         return table
 
-    def _row(self, row: Row, wide: bool) -> list[Text]:
+    def _row(self, row: Row, wide: bool, last: int) -> list[Text]:
         entry = row.entry
-        place = Text(shortened(visible(entry.url.removeprefix("https://")), PLACE_LIMIT))
+        # A line of its own for the mark of a cut, which would else be broken like the letters around it.
+        place = Text("\n".join(filter(None, cut(visible(entry.url.removeprefix("https://")), PLACE_LIMIT))))
         verdict = Text(visible(row.verdict), style=COLOURS.get(row.verdict, "yellow"))
         head = [Text(visible(entry.ts[11:19])), verdict, Text(visible(entry.method)), place]
         deciding = " ".join(part for part in (_rule(entry, named=wide), entry.led) if part)
         reason, rule = Text(visible(entry.reason)), Text(visible(deciding), style="dim")
         came = Text(f"-> {visible(row.outcome.text)}" if row.outcome else "", style="yellow" if row.failed else "dim")
         if wide:
-            said = Text(" ").join(part for part in (rule, came) if part)
-            return [*head, reason, said, Text(visible(entry.id), style="dim")]
-        return [*head, Text(" ").join(part for part in (reason, rule, came) if part)]
+            return [*head, reason, self._with(rule, came, last), Text(visible(entry.id), style="dim")]
+        if entry.at is None:  # else the rule's place says it
+            rule = Text(" ").join(part for part in (reason, rule) if part)
+        return [*head, self._with(rule, came, last)]
+
+    def _with(self, rule: Text, came: Text, width: int) -> Text:
+        """Both in a column of this width; what came of it is not torn apart at the end of a line."""
+        if not rule or not came:
+            return rule or came
+        end = rule.wrap(self._console, width, overflow="fold")[-1].cell_len
+        return Text("\n" if end + 1 + came.cell_len > width else " ").join((rule, came))
 
 
 def _rule(entry: Entry, *, named: bool) -> str:

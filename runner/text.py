@@ -22,12 +22,17 @@ def visible(text: str) -> str:
 
 def shortened(text: str, limit: int) -> str:
     """`text` cut in the middle to at most `limit` characters, saying how many are missing."""
+    return "".join(cut(text, limit))
+
+
+def cut(text: str, limit: int) -> tuple[str, str, str]:
+    """`shortened` in its parts: the beginning, the mark, the end. The last two are empty for a text that is kept."""
     if len(text) <= limit:
-        return text
+        return text, "", ""
     mark = f"…({len(text) - limit} more)…"
     kept = max(limit - len(mark), 2)
     head = kept - kept // 3
-    return text[:head] + mark + text[len(text) - kept // 3 :]
+    return text[:head], mark, text[len(text) - kept // 3 :]
 
 
 def size_text(count: int) -> str:

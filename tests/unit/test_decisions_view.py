@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -410,8 +411,6 @@ def in_terminal(project: Path, columns: int, *args: str) -> str:
 
 
 def without_colours(text: str) -> list[str]:
-    import re
-
     return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).replace("\r", "").splitlines()]
 
 
@@ -444,6 +443,18 @@ def test_the_table_fits_the_terminal_and_shows_everything(project: Path, columns
         assert part in text
     assert (f"{RUN}.2" in text) == (columns == 160)
     assert "\x1b[1;31mdeny" in shown and "\x1b[32mallow" in shown
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 160])
+def test_the_outcome_and_the_mark_of_a_cut_are_not_broken(project: Path, columns: int) -> None:
+    allowed, long = request("POST", "api.test", "/v1/messages"), request(path="/" + "abcdefghij" * 60)
+    write(project, RUN, (ALLOW, allowed), (ALLOW, allowed), (UNLISTED, long))
+    write_outcomes(project, (f"{RUN}.1", 200, None), (f"{RUN}.2", None, "[Errno 111] Connect call failed"))
+    lines = without_colours(in_terminal(project, columns))
+    ends = {80: "gateway.yaml:12 -> 200", 160: f"gateway.yaml:12 ALLOW POST /v1/messages -> 200 {RUN}"}
+    assert any(ends.get(columns, "-> 200") in " ".join(line.split()) for line in lines)
+    assert not any(line.endswith("->") for line in lines)
+    assert any(re.search(r"…\(\d+ more\)…", line) for line in lines)
 
 
 def test_the_table_has_no_colours_where_they_are_not_wanted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
