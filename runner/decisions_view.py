@@ -14,6 +14,7 @@ import click
 from impyard.addon.errors import ImpyardError
 from impyard.runner import logread, outcomes, runs
 from impyard.runner.decision_lines import Entry, Selection, parse
+from impyard.runner.numbers import Whole
 from impyard.runner.outcomes import Row
 from impyard.runner.project import find_root
 from impyard.runner.text import visible
@@ -34,7 +35,7 @@ OWN_CHECK = "(impyard's own check)"
     metavar="N",
     default=50,
     show_default=True,
-    type=click.IntRange(min=0),
+    type=Whole(0),
     help="How many, counted from the newest.",
 )
 @click.option("--all", "everything", is_flag=True, help="Also the checks that impyard makes before an agent starts.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import sys
@@ -12,6 +11,7 @@ from typing import IO, Any
 import click
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.numbers import Number, Whole
 
 MAX_PROMPT_BYTES = 32 * 1024 * 1024
 MAX_CEILING_MIN = 7 * 24 * 60
@@ -31,24 +31,6 @@ class Memory(click.ParamType[int]):
         if not match or (size := int(float(match[1]) * _UNITS[match[2]])) < MIN_MEMORY:
             self.fail(f"`{value}` is no size of at least 64m (for example 512m or 4g)", param, ctx)
         return size
-
-
-class Positive(click.ParamType[float]):
-    """A number above zero, up to `most`."""
-
-    name = "number"
-
-    def __init__(self, most: float) -> None:
-        self.most = most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not 0 < number <= self.most:
-            self.fail(f"`{value}` is no number above 0 and up to {self.most:g}", param, ctx)
-        return number
 
 
 class PromptCommand(click.Command):
@@ -92,21 +74,21 @@ class PromptCommand(click.Command):
 @click.option("--model", metavar="PROVIDER/MODEL", help="The model, or `demo`. Default: that of your pi settings.")
 @click.option(
     "--ceiling",
-    type=Positive(MAX_CEILING_MIN),
+    type=Number(MAX_CEILING_MIN),
     default=30.0,
     show_default=True,
     metavar="MINUTES",
     help="End the run after this time, whatever it does.",
 )
-@click.option("--cpus", type=Positive(4096), metavar="N", help="Processors for the box. Default: 2.")
+@click.option("--cpus", type=Number(4096), metavar="N", help="Processors for the box. Default: 2.")
 @click.option("--memory", type=Memory(), metavar="SIZE", help="Memory for the box, swap included. Default: 4g.")
 @click.option(
     "--pids",
-    type=click.IntRange(32, 1_000_000),
+    type=Whole(32, 1_000_000),
     default=512,
     show_default=True,
     metavar="N",
-    help="Processes in the box.",
+    help="Processes in the box, at least 32.",
 )
 @click.option("--image", metavar="NAME", help="Another image for the box, with impyard's relay in it.")
 @click.option("--json", "as_json", is_flag=True, help="Print pi's events instead of a view for people.")

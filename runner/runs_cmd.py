@@ -15,6 +15,7 @@ import click
 from impyard.addon.errors import ImpyardError
 from impyard.runner import removal
 from impyard.runner import runs as runs_
+from impyard.runner.numbers import Number, Whole
 from impyard.runner.project import find_root
 from impyard.runner.receipt import counts_text
 from impyard.runner.text import columns_of, size_text, visible, wrapped
@@ -44,9 +45,7 @@ def runs(ctx: click.Context, project: Path | None) -> int:
 
 @runs.command("list")
 @_project
-@click.option(
-    "-n", "count", metavar="N", default=20, show_default=True, type=click.IntRange(min=1), help="How many, newest last."
-)
+@click.option("-n", "count", metavar="N", default=20, show_default=True, type=Whole(1), help="How many, newest last.")
 @click.option("--json", "as_json", is_flag=True, help="The receipts as JSON, one per line, each with its `state`.")
 def list_command(project: Path | None = None, count: int = 20, as_json: bool = False) -> int:
     """List the runs, newest last.
@@ -140,8 +139,8 @@ def stop_command(run: Sequence[str], project: Path | None, every: bool) -> int:
 
 @runs.command("prune")
 @_project
-@click.option("--older-than", "days", type=click.FloatRange(min=0), metavar="DAYS", help="Runs that began earlier.")
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="All but the N newest.")
+@click.option("--older-than", "days", type=Number(MAX_DAYS, zero=True), metavar="DAYS", help="Runs that began earlier.")
+@click.option("--keep", type=Whole(0), metavar="N", help="All but the N newest.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def prune_command(project: Path | None, days: float | None, keep: int | None, yes: bool) -> int:
     """Remove the folders of ended runs.
@@ -152,8 +151,6 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
     A running run is never removed, nor are the logs: runs/decisions.jsonl keeps every line.
     """
     root = _root(project)
-    if days is not None and not days <= MAX_DAYS:  # also what is no number at all
-        raise click.BadParameter(f"at most {MAX_DAYS}", param_hint="--older-than")
     if days is None and keep is None:
         raise click.UsageError("say which: --older-than DAYS, --keep N, or both")
     candidates = runs_.ids(root)[keep or 0 :]

@@ -308,3 +308,26 @@ def test_a_command_is_named_as_it_can_be_typed(
     cli.main(args)
     printed = "".join(capsys.readouterr())
     assert said in printed and not re.search(r"(?<!bin/)impyard (?:run|init|doctor)\b", printed)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["run", "--pids", "x", "p"], "'--pids': `x` is no whole number from 32 to 1000000"),
+        (["run", "--pids", "1", "p"], "'--pids': `1` is no whole number from 32 to 1000000"),
+        (["run", "--pids", "\u0664\u0664", "p"], "is no whole number"),
+        (["run", "--cpus", "0", "p"], "'--cpus': `0` is no number above 0 and up to 4096"),
+        (["runs", "list", "-n", "0"], "'-n': `0` is no whole number from 1 to"),
+        (["decisions", "-n", "1.5"], "'-n': `1.5` is no whole number from 0 to"),
+        (["decisions", "-n", "9" * 5000], "is no whole number from 0 to"),
+        (["runs", "prune", "--older-than", "-1"], "'--older-than': `-1` is no number from 0 to 36500"),
+        (["runs", "prune", "--older-than", "nan"], "'--older-than': `nan` is no number from 0 to 36500"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_what_is_no_number_is_said_in_plain_words(
+    args: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(args) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert error.startswith("error: ") and said in error and "range" not in error
