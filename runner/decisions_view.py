@@ -13,8 +13,8 @@ import click
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner import logread, outcomes, runs
+from impyard.runner.amounts import Whole
 from impyard.runner.decision_lines import Entry, Selection, parse
-from impyard.runner.numbers import Whole
 from impyard.runner.outcomes import Row
 from impyard.runner.project import find_root
 from impyard.runner.text import visible

@@ -11,7 +11,7 @@ from typing import IO, Any
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.numbers import Number, Whole
+from impyard.runner.amounts import Number, Whole
 
 MAX_PROMPT_BYTES = 32 * 1024 * 1024
 MAX_CEILING_MIN = 7 * 24 * 60

@@ -15,7 +15,7 @@ import click
 from impyard.addon.errors import ImpyardError
 from impyard.runner import removal
 from impyard.runner import runs as runs_
-from impyard.runner.numbers import Number, Whole
+from impyard.runner.amounts import Number, Whole
 from impyard.runner.project import find_root
 from impyard.runner.receipt import counts_text
 from impyard.runner.text import columns_of, size_text, visible, wrapped
