@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import select
 import time
+from collections.abc import Callable
 
 from impyard.addon.limits import DEFAULTS
 
@@ -92,10 +93,16 @@ def _has_left(descriptor: int) -> bool:
 class GatedReader:
     """A stream reader that waits at a gate before each read, and reads the less the more its bytes cost."""
 
-    def __init__(self, reader: asyncio.StreamReader, gate: Gate, lane: Lane, peer: int) -> None:
-        """`peer`: the descriptor of the socket, to notice that the other side left while it is not read."""
+    def __init__(
+        self, reader: asyncio.StreamReader, gate: Gate, lane: Lane, peer: int, gone: Callable[[], None]
+    ) -> None:
+        """`peer`: the descriptor of the socket, to notice that the other side left while it is not read.
+
+        gone: called at an end after which the other side reads no more either, where the kernel can tell.
+        """
         self._reader = reader
         self._peer = peer
+        self._gone = gone
         self._gate = gate
         self._lane = lane
         self._size = _FIRST_READ
@@ -115,12 +122,15 @@ class GatedReader:
                 async with asyncio.timeout(_LOOK_S):
                     await self._gate.passed()
             if not self._gate.is_open and _has_left(self._peer):
+                self._gone()
                 raise ConnectionResetError
         self.listens = True
         try:
             data = await self._reader.read(min(count, self._size))
         finally:
             self.listens = False
+        if not data and _has_left(self._peer):
+            self._gone()
         if self._is_costly and data:
             await self._lane.enter()
             self._in_lane = True

@@ -51,8 +51,11 @@ class JudgedHttp1Server(Http1Server):
     _received = 0
     _unwanted = 0
     _held = 0
+    _half_closed = False  # the box has said all that it will say, and waits for its answer
+    _steps = 0
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        self._steps += 1
         yield from super()._handle_event(event)
         size = len(event.data) if isinstance(event, events.DataReceived) else 0
         self._received += size
@@ -78,6 +81,19 @@ class JudgedHttp1Server(Http1Server):
     def read_body(self, event: events.Event) -> CommandGenerator[None]:
         yield from joined(super().read_body(event))
 
+    def wait(self, event: events.Event) -> CommandGenerator[None]:
+        if isinstance(event, events.ConnectionClosed) and event.connection.state is ConnectionState.CAN_WRITE:
+            # `nc` and scripts do so; the core would take it for a client that is gone.
+            self._half_closed = True
+            return
+        yield from super().wait(event)
+
+    def mark_done(self, *, request: bool = False, response: bool = False) -> CommandGenerator[None]:
+        yield from super().mark_done(request=request, response=response)
+        if self._half_closed and self.state in (self.read_headers, self.read_body, self.passthrough):
+            self._half_closed = False
+            yield from self.state(events.ConnectionClosed(self.conn))
+
     def _keep_time(self) -> None:
         """Say what is owed now, and how many bytes of later requests wait for the one in progress."""
         pending = len(self.buf)
@@ -89,8 +105,8 @@ class JudgedHttp1Server(Http1Server):
         elif self.state == self.read_body:
             what = "drain" if self.response_done else ("rest" if pending else "")
         else:
-            what = ""
-        owes(self.conn, what, self._received - pending if what == "rest" else 0)
+            what = "answer" if self._half_closed else ""
+        owes(self.conn, what, {"rest": self._received - pending, "answer": self._steps}.get(what, 0))
         held = pending if self.state == self.wait else 0
         if held != self._held and (gates := getattr(self.conn, "gates", None)) is not None:
             gates.uploads.add(held - self._held)

@@ -14,7 +14,8 @@ from impyard.addon.limits import Limits
 @dataclass(slots=True)
 class Owed:
     """what: "first" (a first byte), "head", "handshake", "rest" (of a body's line), "drain" (the rest of a body that
-    nobody wants), "next" (another request), or "" for nothing. since: the time of the loop's clock.
+    nobody wants), "next" (another request), "answer" (by us, to one who has closed its own side), or "" for nothing.
+    since: the time of the loop's clock.
     """
 
     what: str = "first"
@@ -39,6 +40,7 @@ class Owed:
                 "handshake": limits.handshake_s,
                 "drain": limits.drain_s,
                 "next": limits.idle_s,
+                "answer": limits.half_closed_s,
             }[self.what]
         )
 

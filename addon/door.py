@@ -146,7 +146,8 @@ class DoorConnection(server.ConnectionHandler):
         if connection is not self.client:
             vars(connection)["gate"] = gate  # the streams that it carries find it there
         assert isinstance(io.reader, asyncio.StreamReader) and isinstance(io.writer, asyncio.StreamWriter)
-        reader = GatedReader(io.reader, gate, self._lane, io.writer.get_extra_info("socket").fileno())
+        descriptor = io.writer.get_extra_info("socket").fileno()
+        reader = GatedReader(io.reader, gate, self._lane, descriptor, lambda: self._gone(connection))
         io.reader = cast(asyncio.StreamReader, reader)  # the core only calls `read`
         task = asyncio.current_task()
         self._reads[task] = connection, reader
@@ -155,6 +156,11 @@ class DoorConnection(server.ConnectionHandler):
         finally:
             reader.leave()
             del self._reads[task]
+
+    def _gone(self, connection: Connection) -> None:
+        """The other side left: the core would take its end for that of its sending half alone."""
+        if connection is self.client:
+            connection.state = ConnectionState.CLOSED
 
     async def drain_writers(self) -> None:
         """Wait until the other side has taken what was just passed on.

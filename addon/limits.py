@@ -39,6 +39,7 @@ class Limits:
     handshake_s: float = 20.0
     idle_s: float = 300.0  # between two requests of a connection
     silent_s: float = 900.0  # a request or a WebSocket without a byte; pi waits 300 for a silent model
+    half_closed_s: float = 60.0  # an answer without a byte, to a box that may be gone: it has closed its sending half
     connect_s: float = 15.0  # to an origin; also how long to wait for one of `origin_connections`
     establish_s: float = 15.0  # TLS with it, and the tunnel of a proxy
     origin_idle_s: float = 60.0  # an origin's connection without a request; nginx keeps one for 75

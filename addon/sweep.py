@@ -33,7 +33,7 @@ async def sweep(door: Door, judge: JudgeAddon) -> None:
         await asyncio.sleep(judge.limits.sweep_s)
         now = time.monotonic()
         for connection in door.connections():
-            if not connection.listens:
+            if not connection.listens and connection.client.owed.what != "answer":
                 connection.client.owed.since = now
             elif connection.client.owed.is_late(now, judge.limits):
                 _end_late(connection, judge)
@@ -59,6 +59,10 @@ def _end_late(connection: DoorConnection, judge: JudgeAddon) -> None:
             return
     elif what == "rest":
         judge.give_up(client, "a line of the body did not come to its end in time")
+    elif what == "answer":
+        judge.give_up(
+            client, f"the client closed its side, and not a byte came in {judge.limits.half_closed_s:g} seconds"
+        )
     connection.abort()
 
 
