@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 # A box may make any number of files and folders; a look at them must end, and fit into memory.
 MAX_ENTRIES = 200_000
+MAX_TARGET = 200  # characters that are kept of where a link leads
 # What makes a folder a repository for git, whatever its name is.
 BARE_REPOSITORY = {"HEAD", "objects", "refs"}
 # Where git writes in a repository, beside the files in it.
@@ -18,24 +20,30 @@ GITS_FOLDERS = {"info", "logs", "objects", "refs"}
 
 @dataclass(frozen=True, slots=True)
 class GainedFile:
-    """A new or changed file: path relative to the folder, size in bytes, and whether it was there before."""
+    """A new or changed file: path relative to the folder, size in bytes, whether it was there before, and for a link
+    the beginning of what it says."""
 
     path: str
     bytes: int
     changed: bool
+    target: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """For a receipt; only a link has a `target` there."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(slots=True)
 class Snapshot:
     """`files`: relative path to (size, time of change in ns, inode). `repositories`: relative paths of each `.git` and
-    each bare repository. `links`: relative paths of all links. `closed`: relative paths of folders that cannot be read,
-    in which git can work all the same when it is told the names. `shared`: how many files have a name outside of the
-    folder too (hard links), as far as that can be told. `complete` is false when the folder holds more than is looked
-    at."""
+    each bare repository. `links`: relative path of each link, to the beginning of what it says. `closed`: relative
+    paths of folders that cannot be read, in which git can work all the same when it is told the names. `shared`: how
+    many files have a name outside of the folder too (hard links), as far as that can be told. `complete` is false when
+    the folder holds more than is looked at."""
 
     files: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     repositories: set[str] = field(default_factory=set)
-    links: set[str] = field(default_factory=set)
+    links: dict[str, str] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)
     shared: int = 0
     complete: bool = True
@@ -73,7 +81,7 @@ def snapshot(folder: Path, most: int = MAX_ENTRIES) -> Snapshot:
                     else:
                         status = entry.stat(follow_symlinks=False)
                         if entry.is_symlink():
-                            found.links.add(relative)
+                            found.links[relative] = os.readlink(entry.name, dir_fd=handle)[:MAX_TARGET]
                         if status.st_nlink > 1:
                             inode = (status.st_dev, status.st_ino)
                             names[inode] = names.get(inode, status.st_nlink) - 1
@@ -90,7 +98,7 @@ def snapshot(folder: Path, most: int = MAX_ENTRIES) -> Snapshot:
 def gained(before: Snapshot, after: Snapshot) -> list[GainedFile]:
     """The new and changed files, in the order of their paths. git's own files are not counted."""
     return [
-        GainedFile(path, state[0], path in before.files)
+        GainedFile(path, state[0], path in before.files, after.links.get(path))
         for path, state in sorted(after.files.items())
         if before.files.get(path) != state and not path.startswith(".git/") and "/.git/" not in path
     ]

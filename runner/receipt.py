@@ -97,6 +97,18 @@ def failed_of(traffic: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) else 0
 
 
+def file_text(file: Mapping[str, Any]) -> str:
+    """A receipt's file for people: `answer.txt (4 B)`, and `name -> target` for a link."""
+    if file.get("target") is not None:
+        return f"{file.get('path')} -> {file['target']}"
+    return f"{file.get('path')} ({bytes_text(file.get('bytes'))})"
+
+
+def bytes_text(value: Any) -> str:
+    """`size_text` of what a receipt gives as a number of bytes, be it none."""
+    return size_text(value) if isinstance(value, int) and abs(value) < 2**63 else "? B"
+
+
 def counts_text(decisions: Mapping[str, Any], traffic: Mapping[str, Any]) -> str:
     """`3 allowed (1 failed), 0 denied`, of a receipt's two parts."""
     failed = failed_of(traffic)

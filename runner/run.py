@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +195,7 @@ class _Run:
         self._count()
         after = snapshot(enclosure.workspace)
         files = gained(self.before, after)
-        receipt.files = [asdict(file) for file in files[:RECEIPT_FILES]]
+        receipt.files = [file.record() for file in files[:RECEIPT_FILES]]
         receipt.files_more = max(0, len(files) - RECEIPT_FILES)
         receipt.files_complete = self.before.complete and after.complete
         receipt.repositories = new_repositories(self.before, after)[:RECEIPT_FILES]

@@ -17,7 +17,7 @@ from impyard.runner import removal
 from impyard.runner import runs as runs_
 from impyard.runner.amounts import Number, Whole
 from impyard.runner.project import find_root
-from impyard.runner.receipt import counts_text
+from impyard.runner.receipt import bytes_text, counts_text, file_text
 from impyard.runner.text import columns_of, size_text, visible, wrapped
 from impyard.runner.typed import command_line
 
@@ -251,9 +251,7 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
     if receipt.get("exit_status") is not None:
         pairs.append(("exit status", str(receipt["exit_status"])))
     pairs.append(("workspace", str(receipt.get("workspace") or run.paths.workspace)))
-    for file in _sequence(receipt.get("files")):
-        entry = _mapping(file)
-        pairs.append(("  file", f"{entry.get('path')} ({_size(entry.get('bytes'))})"))
+    pairs += [("  file", file_text(_mapping(file))) for file in _sequence(receipt.get("files"))]
     pairs += [("  git", f"{name} is new") for name in _sequence(receipt.get("repositories"))]
     pairs += [("  git", f"{name} is a link") for name in _sequence(receipt.get("links"))]
     for name, path in (("transcript", run.paths.stdout), ("session", run.paths.session)):
@@ -274,7 +272,7 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
             pairs.append(("  denied", f"{host} ({count})"))
     traffic = _mapping(receipt.get("traffic"))
     if traffic:
-        up, down = (_size(traffic.get(key)) for key in ("bytes_up", "bytes_down"))
+        up, down = (bytes_text(traffic.get(key)) for key in ("bytes_up", "bytes_down"))
         pairs.append(("traffic", f"{up} up, {down} down"))
     for name, value in (
         ("image", _mapping(receipt.get("image")).get("id")),
@@ -296,10 +294,6 @@ def duration_text(seconds: Any) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def _size(value: Any) -> str:
-    return size_text(value) if isinstance(value, int) and abs(value) < 2**63 else "? B"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

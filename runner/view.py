@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from typing import Protocol, TextIO
 
 from impyard.runner.outcome import Event, text_of
-from impyard.runner.receipt import Receipt, counts_text, failed_of
-from impyard.runner.text import size_text, visible, wrapped
+from impyard.runner.receipt import Receipt, counts_text, failed_of, file_text
+from impyard.runner.text import visible, wrapped
 
 TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
 SAME_DENIALS = 3  # of one kind shown one by one; the summary counts them all
@@ -150,7 +150,7 @@ class HumanView:
         self._line(title + self._rule * max(self._columns() - cells(title) - 1, 2), style)
         if receipt.error:
             self._field("error", receipt.error)
-        names = [f"{file['path']} ({size_text(file['bytes'])})" for file in receipt.files[:SUMMARY_FILES]]
+        names = [file_text(file) for file in receipt.files[:SUMMARY_FILES]]
         rest = len(receipt.files) + receipt.files_more - len(names)
         self._list("files", names, rest, none="none new or changed")
         if not receipt.files_complete:

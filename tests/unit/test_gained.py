@@ -33,6 +33,19 @@ def test_links_are_named_and_not_followed(tmp_path: Path) -> None:
     assert [file.path for file in gained(Snapshot(), snapshot(inside))] == ["link", "loop"]
 
 
+def test_a_link_says_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "passwd").symlink_to("/etc/passwd")
+    os.symlink(b"\x1b[31m\xff" + b"x" * 1000, tmp_path / "odd")
+    (tmp_path / "loop").symlink_to("loop")
+    loop, odd, passwd = gained(Snapshot(), snapshot(tmp_path))
+    assert passwd.record() == {"path": "passwd", "bytes": 11, "changed": False, "target": "/etc/passwd"}
+    assert odd.target is not None and odd.target.startswith("\x1b[31m\udcffxxx") and len(odd.target) == 200
+    assert loop.target == "loop"
+    (tmp_path / "odd").unlink()
+    (tmp_path / "odd").write_text("4")
+    assert "target" not in gained(Snapshot(), snapshot(tmp_path))[1].record()
+
+
 def test_gits_own_files_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "a" / ".git").mkdir(parents=True)
     (tmp_path / "a" / ".git" / "index").write_text("")

@@ -204,6 +204,13 @@ def test_the_summary_says_how_it_ended_what_it_left_and_what_was_denied(width: i
     assert all(cells(line) <= width for line in screen.lines)
 
 
+def test_a_link_is_no_file_of_so_many_bytes() -> None:
+    screen = Screen()
+    link = {"path": "notes", "bytes": 11, "target": "/etc/\x1b[2Jpasswd"}
+    screen.view.closing(receipt(files=[link, {"path": "a", "bytes": 1}]), "look", "log")
+    assert screen.lines[1] == "files      notes -> /etc/\\x1b[2Jpasswd, a (1 B)"
+
+
 def test_an_allowed_request_that_failed_is_counted_and_the_command_named() -> None:
     screen = Screen()
     counts = {"allowed": 3, "denied": 0}
