@@ -83,6 +83,10 @@ class Http2:
                     self._h2.receive_data(self._socket.recv(65536))
         return sent
 
+    def reset_stream(self, stream: int) -> None:
+        self._h2.reset_stream(stream)
+        self._flush()
+
     def ping(self) -> None:
         self._h2.ping(b"12345678")
         self._flush()
