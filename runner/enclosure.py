@@ -328,6 +328,7 @@ class Enclosure:
         homes = {os.environ.get("HOME", ""), home_of(self.user.owner_uid)}  # under sudo they differ
         settings = own_settings(sorted(homes), os.environ)
         holds = self._stack.enter_context(closing(places.Holds()))
+        holds.hold(self.plan.workspace, self.user.is_ours)  # else its files change hands, for one run at a time
         guard = checkout.find_guard(self.plan.workspace, settings, holds.hold)
         for path in guard.whole:
             self._note(f"the agent cannot commit in {path}, which is read-only as a whole: parts of it lie elsewhere")

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,9 @@ def sweep_folders(root: Path, on_note: Callable[[str], None]) -> None:
         with suppress(ImpyardError):
             receipt = read_receipt(paths.receipt)
             if runner_lives(receipt) is False:
-                _close_books(paths, receipt, on_note)
+                with closing(places.Holds()) as holds:
+                    holds.hold(Path(str(receipt.get("workspace"))), False)  # else another run works there: later
+                    _close_books(paths, receipt, on_note)
 
 
 def clean_folder(paths: RunPaths) -> list[str]:

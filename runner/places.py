@@ -63,33 +63,43 @@ def make(missing: Sequence[Missing]) -> list[Missing]:
 
 
 class Holds:
-    """Keeps other runs out of a checkout: when one ends, what it made goes, and another's covers with it.
+    """Keeps other runs out of a workspace, and of the checkouts in it: when one ends, what it made goes, and another's
+    covers with it; and files that it was handed go back to their owners.
 
     `close` it in any case; the kernel does, should this process be killed.
     """
 
     def __init__(self) -> None:
-        self._handles: list[int] = []
+        self._handles: dict[Path, int] = {}
 
-    def hold(self, folder: Path, is_above: bool) -> None:
-        """Hold a folder; several runs may hold one that is above their workspaces. Raises ImpyardError when another run
-        works there. A file system without locks holds nothing."""
+    def hold(self, folder: Path, is_shared: bool) -> None:
+        """Hold a folder, alone or with others who share it. Raises ImpyardError when another run is in the way. A file
+        system without locks holds nothing."""
+        held = self._handles.get(folder)
+        if held is not None and is_shared:
+            return
+        mode = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         try:
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._handles.append(handle)
-            fcntl.flock(handle, (fcntl.LOCK_SH if is_above else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            raise ImpyardError(
-                f"another run works in the checkout {visible(str(folder))}",
-                hint="wait for its end, or give this run a checkout of its own (`git clone --no-hardlinks`)",
-            ) from exc
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if held is None else held
         except OSError:
             return
+        try:
+            fcntl.flock(handle, mode | fcntl.LOCK_NB)
+            self._handles[folder] = handle
+        except BlockingIOError as exc:
+            self._handles.pop(folder, None)
+            os.close(handle)
+            raise ImpyardError(
+                f"another run works in {visible(str(folder))}",
+                hint="wait for its end, or give this run a folder of its own (of a checkout: `git worktree add`)",
+            ) from exc
+        except OSError:
+            self._handles[folder] = handle  # nothing is held, and it is closed with the rest
 
     def close(self) -> None:
         """Let go of all."""
         while self._handles:
-            os.close(self._handles.pop())
+            os.close(self._handles.popitem()[1])
 
 
 def unmake(made: Sequence[Missing]) -> list[Path]:

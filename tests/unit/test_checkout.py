@@ -113,12 +113,18 @@ def test_two_runs_do_not_share_a_checkout(place: Path) -> None:
     first, second, third = Holds(), Holds(), Holds()
     find_guard(place, hold=first.hold)
     for folder in (place, place / "inner", place / "inner" / "sub"):
-        with pytest.raises(ImpyardError, match="another run works in the checkout"):
+        with pytest.raises(ImpyardError, match="another run works in"):
             find_guard(folder, hold=second.hold)
     first.close()
     second.close()
     find_guard(place / "inner" / "sub", hold=second.hold)
     find_guard(place / "inner" / "sub", hold=third.hold)  # two parts of a checkout are two workspaces
+    third.hold(place, True)
+    third.hold(place, False)  # a lock of one's own is in nobody's way
+    third.hold(place, True)
+    second.close()
+    with pytest.raises(ImpyardError):
+        second.hold(place, True)
     for one in (second, third):
         one.close()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from impyard.runner import leftovers
+from impyard.runner.places import Holds
 from impyard.runner.project import RunPaths, new_run
 from impyard.runner.receipt import Receipt, read_receipt
 from impyard.runner.user import box_user, hand_over
@@ -176,3 +177,15 @@ def test_a_receipt_that_came_with_a_project_removes_nothing_of_anybodys(tmp_path
     paths.receipt.write_text("[" * 100_000)
     leftovers.sweep_folders(tmp_path, lambda text: None)
     assert paths.home.exists(), "what nobody can read is left alone"
+
+
+def test_what_a_dead_runner_left_stays_while_another_run_works_there(tmp_path: Path) -> None:
+    """What the dead one made in a checkout is another's cover by now."""
+    paths = make_run(tmp_path, dead_process())
+    other = Holds()
+    other.hold(paths.workspace, True)
+    leftovers.sweep_folders(tmp_path, lambda text: None)
+    assert read_receipt(paths.receipt)["exit_reason"] == "running"
+    other.close()
+    leftovers.sweep_folders(tmp_path, lambda text: None)
+    assert read_receipt(paths.receipt)["exit_reason"] == "runner-lost"
