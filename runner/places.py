@@ -91,7 +91,7 @@ class Holds:
             os.close(handle)
             raise ImpyardError(
                 f"another run works in {visible(str(folder))}",
-                hint="wait for its end, or give this run a folder of its own (of a checkout: `git worktree add`)",
+                hint="wait for its end, or give this run a folder of its own (of a checkout: a clone of it)",
             ) from exc
         except OSError:
             self._handles[folder] = handle  # nothing is held, and it is closed with the rest
