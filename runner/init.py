@@ -62,12 +62,14 @@ def init(project: Path | None, force: bool) -> int:
             hint="`impyard init --force` replaces it by the shipped one, and keeps a copy",
         )
     click.echo("\nnext:")
-    for command, why in (
+    following = (
         (command_line("doctor"), "what this machine has and lacks"),
         (command_line("run", "--model", "demo", "write 4 to answer.txt"), "see it work, without a key"),
         (f"$EDITOR {POLICY}", "say what the agent may reach"),
-    ):
-        click.echo(beside(f"  {command}", why, 52, columns))
+    )
+    width = max(len(command) for command, _ in following) + 4
+    for command, why in following:
+        click.echo(beside(f"  {command}", why, width, columns))
     return 0
 
 

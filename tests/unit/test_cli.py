@@ -295,6 +295,7 @@ def test_a_command_in_a_text_is_in_backticks_or_made_by_command_line() -> None:
         (["run", "--nonsense"], "see `bin/impyard run --help`"),
         (["run", ""], "for example: `bin/impyard run "),
         (["init"], "bin/impyard doctor"),
+        (["init"], "'write 4 to answer.txt'  see it work"),
         (["doctor"], "mend: bin/impyard init"),
         (["run", "--model", "demo", "x"], "`bin/impyard init` writes"),
     ],
