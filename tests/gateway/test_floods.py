@@ -80,7 +80,7 @@ def lines_since(bed: Bed, count: int, *, at_least: int = 1) -> list[dict[str, ob
     return lines
 
 
-def ends_within(connection: socket.socket, seconds: float) -> float:
+def ends_within(connection: socket.socket | PingsAlone, seconds: float) -> float:
     """Read to the connection's end; how long it took."""
     started = time.monotonic()
     connection.settimeout(seconds)
@@ -266,24 +266,45 @@ def kept_and_idle(bed: Bed) -> socket.socket:
     return connection
 
 
-def pings_alone(bed: Bed) -> socket.socket:
+class PingsAlone:
+    """A connection on which pings go out between reads: TLS takes no two threads at once."""
+
+    def __init__(self, client: Http2) -> None:
+        self._client = client
+
+    def __enter__(self) -> PingsAlone:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._client.close()
+
+    def settimeout(self, seconds: float) -> None:
+        self._client.socket.settimeout(0.1)
+        self._until = time.monotonic() + seconds
+
+    def recv(self, size: int) -> bytes:
+        """As of a socket; b"" at its end."""
+        while time.monotonic() < self._until:
+            try:
+                return self._client.socket.recv(size)
+            except TimeoutError:
+                self._client.ping()
+        raise TimeoutError
+
+
+def pings_alone(bed: Bed) -> PingsAlone:
     client = Http2(bed.gateway, "a.test")
     stream = client.send("/denied")
     client.wait(stream)
 
-    def ping() -> None:
-        with contextlib.suppress(OSError):
-            for _ in range(50):
-                client.ping()
-                time.sleep(0.1)
-
-    threading.Thread(target=ping, daemon=True).start()
-    return client.socket
+    return PingsAlone(client)
 
 
 @pytest.mark.attack("127")
 @pytest.mark.parametrize("attempt", [nothing_at_all, kept_and_idle, pings_alone])
-def test_a_connection_that_asks_nothing_is_closed(quick: Bed, attempt: Callable[[Bed], socket.socket]) -> None:
+def test_a_connection_that_asks_nothing_is_closed(
+    quick: Bed, attempt: Callable[[Bed], socket.socket | PingsAlone]
+) -> None:
     before = len(quick.gateway.decisions())
     with attempt(quick) as connection:
         assert ends_within(connection, 10) < 5

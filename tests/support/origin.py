@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import select
 import socket
 import ssl
 import threading
@@ -197,14 +199,13 @@ class Origin:
         """Echo each message until the peer closes; body_bytes counts what came."""
         protocol = wsproto.WSConnection(wsproto.ConnectionType.SERVER)
         protocol.receive_data(seen.head)
+        pending = b""
         while True:
             for event in protocol.events():
                 if isinstance(event, wsproto.events.Request):
                     connection.sendall(protocol.send(wsproto.events.AcceptConnection()))
                     if seen.target == "/pub/duplex":
-                        block = protocol.send(wsproto.events.BytesMessage(bytes(1 << 20)))
-                        pushing = threading.Thread(target=connection.sendall, args=(block * 16,))
-                        pushing.start()
+                        pending = protocol.send(wsproto.events.BytesMessage(bytes(1 << 20))) * 16
                 elif isinstance(event, wsproto.events.BytesMessage):
                     seen.body_bytes += len(event.data)
                     if seen.target == "/pub/duplex":
@@ -214,7 +215,29 @@ class Origin:
                     if event.code != 1006:  # the peer is still there to hear it
                         connection.sendall(protocol.send(event.response()))
                     return
-            protocol.receive_data(connection.recv(1 << 16) or None)
+            received, pending = _both_ways(connection, pending)
+            protocol.receive_data(received or None)
+
+
+def _both_ways(connection: socket.socket, pending: bytes) -> tuple[bytes, bytes]:
+    """Send of `pending` what goes until something comes: that, and what is still to be sent.
+
+    In one thread: TLS takes no two at once.
+    """
+    view = memoryview(pending)
+    if not view:
+        return connection.recv(1 << 16), b""
+    limit = connection.gettimeout()
+    connection.setblocking(False)
+    try:
+        while True:
+            with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return connection.recv(1 << 16), bytes(view)
+            with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                view = view[connection.send(view[: 1 << 16]) :] if view else view
+            select.select([connection], [connection] if view else [], [], 0.05)
+    finally:
+        connection.settimeout(limit)
 
 
 def _chunk(data: bytes) -> bytes:
