@@ -100,6 +100,8 @@ def prove(
                 image=image,
                 deep=(group or tuple(GROUPS)) if deep else (),
             )
+            if bench:
+                click.echo(f"making {len(bench.attempts)} attempts from a box, which takes up to a minute", err=True)
             run, claims, verdicts = examine(plan, version(), bench)
     except (KeyboardInterrupt, Interrupted):
         if sys.stderr.isatty():

@@ -60,6 +60,7 @@ class Client:
         self._keep = keep
         self._uses = 0
         self._kept: ssl.SSLSocket | None = None
+        self._contexts: dict[tuple[str, ...], ssl.SSLContext] = {}  # by protocols: making one costs more than its use
 
     def filled(self, text: bytes) -> bytes:
         """`text` with {ok}, {ws} and {evil} as authorities, {ok+} and so on with the port in any case, {port} alone."""
@@ -103,20 +104,27 @@ class Client:
     ) -> ssl.SSLSocket:
         """TLS inside a tunnel. sni: another name than the host's; "" for none. Raises Refused."""
         connection = self.tunnel(f"{host}:{port or self.port}".encode(), limit_s)
-        context = ssl.create_default_context(cafile=self._ca) if self._ca else ssl.create_default_context()
-        context.check_hostname = False  # what is asked for is the point of some attempts
-        if self._ca is None:
-            context.verify_mode = ssl.CERT_NONE
-        if alpn:
-            context.set_alpn_protocols(list(alpn))
         try:
-            return context.wrap_socket(connection, server_hostname=host if sni is None else sni or None)
+            return self._context(alpn).wrap_socket(connection, server_hostname=host if sni is None else sni or None)
         except ssl.SSLCertVerificationError:
             connection.close()
             raise
         except OSError:
             connection.close()
             raise Refused(CLOSED) from None
+
+    def _context(self, alpn: tuple[str, ...]) -> ssl.SSLContext:
+        found = self._contexts.get(alpn)
+        if found is None:
+            found = self._contexts[alpn] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            found.check_hostname = False  # what is asked for is the point of some attempts
+            if self._ca is None:
+                found.verify_mode = ssl.CERT_NONE
+            else:
+                found.load_verify_locations(self._ca)
+            if alpn:
+                found.set_alpn_protocols(list(alpn))
+        return found
 
     def get(self, path: str) -> Reply:
         """An honest request to ok.test."""
