@@ -127,10 +127,7 @@ def place(module_place: Place) -> Place:
     for origin in (module_place.public, module_place.public_tls, *module_place.private):
         origin.clear()
     module_place.apart.names.asked.clear()
-    for name in ("decisions.jsonl", "outcomes.jsonl"):
-        path = module_place.gateway.runs / name
-        if path.exists():
-            os.truncate(path, 0)
+    module_place.gateway.forget()
     return module_place
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -140,10 +139,7 @@ def bed(module_bed: Bed) -> Bed:
         origin.clear()
     for moody in (module_bed.moody, module_bed.idle):
         moody.connections.clear()
-    for name in ("decisions.jsonl", "outcomes.jsonl"):
-        path = module_bed.gateway.runs / name
-        if path.exists():
-            os.truncate(path, 0)
+    module_bed.gateway.forget()
     return module_bed
 
 

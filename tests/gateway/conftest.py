@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,10 +148,7 @@ def cleared(module_bed: Bed) -> Bed:
     module_bed.plain.clear()
     if module_bed.gateway.policy_path.read_text() != module_bed.policy:
         module_bed.gateway.policy_path.write_text(module_bed.policy)
-    for name in ("decisions.jsonl", "outcomes.jsonl"):
-        path = module_bed.gateway.runs / name
-        if path.exists():
-            os.truncate(path, 0)
+    module_bed.gateway.forget()
     return module_bed
 
 

@@ -116,6 +116,12 @@ class LiveGateway:
     def decisions(self) -> list[dict[str, Any]]:
         return _lines(self.runs / "decisions.jsonl")
 
+    def forget(self) -> None:
+        """Empty its record."""
+        for name in ("decisions.jsonl", "outcomes.jsonl"):
+            if (self.runs / name).exists():
+                os.truncate(self.runs / name, 0)
+
     def told(self, event: str) -> bool:
         """Whether the runner hears of such an event within a moment."""
         deadline = time.monotonic() + 5

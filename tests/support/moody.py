@@ -13,16 +13,10 @@ from h2.connection import H2Connection
 from h2.events import RequestReceived
 
 
-class MoodyOrigin:
-    """In clear HTTP/1.1. Closes a connection after `idle_s` without a request; resets it instead of answering request
-    number `resets_at`.
+class _Listener:
+    """Accepts on a port of loopback, each connection in a thread of its own. connections: what was asked on each."""
 
-    connections: the request lines of each connection, in order.
-    """
-
-    def __init__(self, *, idle_s: float = 30.0, resets_at: int = 0) -> None:
-        self.idle_s = idle_s
-        self.resets_at = resets_at
+    def __init__(self) -> None:
         self.connections: list[list[str]] = []
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port: int = self._socket.getsockname()[1]
@@ -40,6 +34,22 @@ class MoodyOrigin:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
+        raise NotImplementedError
+
+
+class MoodyOrigin(_Listener):
+    """In clear HTTP/1.1. Closes a connection after `idle_s` without a request; resets it instead of answering request
+    number `resets_at`.
+
+    connections: the request lines of each connection, in order.
+    """
+
+    def __init__(self, *, idle_s: float = 30.0, resets_at: int = 0) -> None:
+        self.idle_s = idle_s
+        self.resets_at = resets_at
+        super().__init__()
+
+    def _serve(self, client: socket.socket) -> None:
         lines: list[str] = []
         self.connections.append(lines)
         client.settimeout(self.idle_s)
@@ -52,7 +62,7 @@ class MoodyOrigin:
                 client.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
 
 
-class MoodyH2Origin:
+class MoodyH2Origin(_Listener):
     """An origin in HTTP/2 that closes its first connection when `ends_at` requests have come, answering but the first.
 
     connections: the paths asked for on each connection, in order.
@@ -62,21 +72,7 @@ class MoodyH2Origin:
         self._tls = tls
         self._tls.set_alpn_protocols(["h2"])
         self.ends_at = ends_at
-        self.connections: list[list[str]] = []
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+        super().__init__()
 
     def _serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError), self._tls.wrap_socket(client, server_side=True) as tls:

@@ -172,8 +172,7 @@ class TapeBed:
             if len(outcomes) >= len(allowed) or time.monotonic() > deadline:
                 break
             time.sleep(0.01)
-        for name in ("decisions.jsonl", "outcomes.jsonl"):
-            os.truncate(self.gateway.runs / name, 0)
+        self.gateway.forget()
         ended = sorted(outcome["id"] for outcome in outcomes)
         assert ended == sorted(allowed), [line for line in lines if line["id"] in {*allowed} - {*ended}]
         return lines, {outcome["id"]: outcome for outcome in outcomes}
