@@ -7,7 +7,6 @@ the proxies' own table of names.
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import socket
@@ -193,9 +192,7 @@ def bed(module_bed: Bed) -> Iterator[Bed]:
         proxy.clear()
     if module_bed.gateway.policy_path.read_text() != module_bed.policy:
         write_policy(module_bed, module_bed.policy)
-    for name in ("decisions.jsonl", "outcomes.jsonl"):
-        with contextlib.suppress(FileNotFoundError):
-            os.truncate(module_bed.gateway.runs / name, 0)
+    module_bed.gateway.forget()
     yield module_bed
     gateway = module_bed.gateway
     written = [path.read_text() for path in (*gateway.runs.glob("*.jsonl"), gateway.stderr_path)]
