@@ -157,24 +157,24 @@ def examine(plan: Plan, version: str, bench: Bench | None = None) -> tuple[str, 
             if isinstance(exc, Interrupted):
                 raise KeyboardInterrupt from None
             raise
-        signals.note_only()
+        signals.note_only()  # to the end of the block: what is left of the run is removed in one go
         enclosure.close()
         visits = canaries.hits - controls
-    claims = [
-        *_inside(reports, enclosure),
-        *claims,
-        _listeners("reached by this machine", 2 * len(plan.listeners), controls),
-        _listeners("reached by the box", 0, visits),
-        *outside.recorded(enclosure),
-        *outside.left_behind(enclosure),
-    ]
-    verdicts = []
-    if bench is not None:
-        from impyard.runner.deep import reported
+        claims = [
+            *_inside(reports, enclosure),
+            *claims,
+            _listeners("reached by this machine", 2 * len(plan.listeners), controls),
+            _listeners("reached by the box", 0, visits),
+            *outside.recorded(enclosure),
+            *outside.left_behind(enclosure),
+        ]
+        verdicts = []
+        if bench is not None:
+            from impyard.runner.deep import reported
 
-        verdicts = bench.judged(reported(*reports[DEEP]), outside.lines_of(enclosure)[1])
-    good = all(claim.ok for claim in claims) and not any(verdict.faults for verdict in verdicts)
-    _end_folder(enclosure, keep=not good)
+            verdicts = bench.judged(reported(*reports[DEEP]), outside.lines_of(enclosure)[1])
+        good = all(claim.ok for claim in claims) and not any(verdict.faults for verdict in verdicts)
+        _end_folder(enclosure, keep=not good)
     return enclosure.paths.id, claims, verdicts
 
 

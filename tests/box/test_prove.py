@@ -110,7 +110,7 @@ def test_the_same_attempts_succeed_in_an_ordinary_container() -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("delay_s", [0.5, 1.0, 1.5, 2.0])
+@pytest.mark.parametrize("delay_s", [0.5, 1.0, 1.5, 1.6, 1.8, 2.0])
 def test_an_interrupted_proof_leaves_nothing(project: Path, delay_s: float) -> None:
     argv, env = command(project, "prove")
     process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
