@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import socket
 import ssl
@@ -13,7 +14,7 @@ from h2.connection import H2Connection
 from h2.events import RequestReceived
 
 
-class _Listener:
+class _Listener(abc.ABC):
     """Accepts on a port of loopback, each connection in a thread of its own. connections: what was asked on each."""
 
     def __init__(self) -> None:
@@ -33,8 +34,8 @@ class _Listener:
                 return
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
-    def _serve(self, client: socket.socket) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _serve(self, client: socket.socket) -> None: ...
 
 
 class MoodyOrigin(_Listener):
