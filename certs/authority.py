@@ -70,6 +70,16 @@ def data_dir() -> Path:
     return Path(platformdirs.user_data_dir("impyard", appauthor=False))
 
 
+def refuse_missing_home(directory: Path) -> None:
+    """Raises ImpyardError for a folder below a home that is not there: a typing error in HOME must not make one."""
+    home = Path(os.path.expanduser("~"))
+    if directory.is_relative_to(home) and not home.is_dir():
+        raise ImpyardError(
+            f"the home folder {str(home)!r} does not exist",
+            hint="set HOME, or IMPYARD_DATA_DIR for impyard's own files",
+        )
+
+
 def default_dir() -> Path:
     """Where the user's authority lives."""
     return data_dir() / "ca"
@@ -80,12 +90,7 @@ def ensure_authority(directory: Path) -> Authority:
 
     Raises ImpyardError when the folder cannot be written, or holds an authority that must not be used.
     """
-    home = Path(os.path.expanduser("~"))
-    if directory.is_relative_to(home) and not home.is_dir():  # a typing error in HOME must not make a folder for root
-        raise ImpyardError(
-            f"the home folder {str(home)!r} does not exist",
-            hint="set HOME, or IMPYARD_DATA_DIR for impyard's own files",
-        )
+    refuse_missing_home(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Runs started together mint once: the first to hold the lock does it.
