@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from impyard.addon import redact
-from impyard.addon.judge import Decision
+from impyard.addon.judge import Decision, Secret
 from impyard.addon.request import Request
 
 GENESIS = "sha256:" + "0" * 64  # what the first line of a run names as the line before it
@@ -76,6 +76,15 @@ def encode_decision(
         fields["upstream"] = str(decision.upstream)
     if decision.led_by is not None:
         fields["redirected_by"] = decision.led_by
+    # Short by themselves, so that they stay whole where the line is cut: names are bounded where policies are read.
+    if decision.inject is not None:
+        fields["credential"] = decision.inject.credential
+    if decision.injected:
+        fields["injected"] = list(decision.injected)
+    if decision.secret is not None:
+        fields["secret"] = _secret(decision.secret)
+    if decision.follows is not None:
+        fields["follows"] = decision.follows
     line = _line(fields)
     if len(line) > MAX_LINE:
         size = len(line)
@@ -235,6 +244,12 @@ def _headers(headers: tuple[tuple[str, str], ...], clean: bool) -> dict[str, str
     if len(headers) > MAX_HEADERS:
         found["…"] = f"({len(headers) - MAX_HEADERS} more)"
     return found
+
+
+def _secret(secret: Secret) -> dict[str, str]:
+    where, _, name = secret.where.partition(" ")
+    name = _named(name, clean=False)  # of a header, and so the box's own words
+    return {"credential": secret.credential, "kind": secret.kind, "where": f"{where} {name}" if name else where}
 
 
 def _named(text: str, clean: bool) -> str:

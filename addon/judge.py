@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from impyard.addon.errors import PolicyError
-from impyard.addon.policy import Entry, MatchFailed, Policy, Route, Rule
+from impyard.addon.policy import Entry, Inject, MatchFailed, Policy, Route, Rule
 from impyard.addon.readings import Ambiguous, Query, overrides, readings
 from impyard.addon.request import CANARY_SUFFIX, METHOD, Request, canonical_host, split_authority
 
@@ -27,6 +27,8 @@ REASONS: dict[str, str] = {
     "upgrade": "the request asks for a switch to another protocol",
     "body-limit": "the body is larger than the `max_body` of the rule that would allow it",
     "malformed": "the request breaks the rules of HTTP in its method, target or host",
+    "secret-in-request": "the request holds a credential or its stand-in, and the policy does not bind it to that host",
+    "credential-unavailable": "the credential that the policy injects is missing, has expired or cannot be read",
     "too-large": "the request has a longer URL, a larger head or more headers than any request may have",
     "too-slow": "a request's head, or the TLS handshake before it, did not come to an end in time",
     "busy": "the run asks for more at once than it may; passing: the request may be sent again",
@@ -51,6 +53,8 @@ _HINTS: dict[str, str] = {
     "upgrade": "use plain HTTP requests; a switch to another protocol is never forwarded",
     "body-limit": "the policy allows only smaller bodies here",
     "malformed": "send a well-formed HTTP request",
+    "secret-in-request": "it holds a credential, or what stands in for one, that this host must not see; leave it out",
+    "credential-unavailable": "the gateway has no usable credential for this host; a person must store it anew",
     "too-large": "send a shorter URL, and fewer or shorter headers",
     "too-slow": "send the whole head of a request at once",
     "busy": "this run asks for more at once than it may; send fewer requests at a time",
@@ -90,6 +94,19 @@ class Nearest:
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """What was found in a request to a host that it is not bound to; never the value.
+
+    credential: its name. kind: "sentinel" or "value". where: "header <name>", "path", "query", "host", "body" or
+    "message".
+    """
+
+    credential: str
+    kind: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """A verdict with what led to it.
 
@@ -98,6 +115,9 @@ class Decision:
     hint: one sentence for the agent. upstream: where to connect instead of the host, or through which proxy.
     led_by: the id of the decision whose answer redirected to the host. max_body: bytes that the body may have; the
     gateway counts them when the length is not declared. times: how many refusals of a flood it stands for.
+    inject: the credential that the deciding entry wants put on. injected: lower-case names of the headers that were.
+    secret: what does not belong into the request. follows: the id of the decision that allowed a request whose body
+    this one is about.
     """
 
     verdict: Verdict
@@ -110,6 +130,10 @@ class Decision:
     max_body: int | None = None
     led_by: str | None = None
     times: int = 1
+    inject: Inject | None = None
+    injected: tuple[str, ...] = ()
+    secret: Secret | None = None
+    follows: str | None = None
 
     @property
     def allowed(self) -> bool:
@@ -172,6 +196,8 @@ def _by_rules(request: Request, policy: Policy, *, websocket: bool) -> Decision:
         if found is None or not found[1].allow:
             return _denied(covering, question, found, request, read_otherwise=first is not None)
         first = first or found
+        if found[0] is not first[0] and not _leads_alike(found[0], first[0]):
+            raise Ambiguous("entries that lead to different places, or inject differently, all match it")
         limit = found[1].max_body
         if limit is not None and (max_body is None or limit < max_body):
             max_body = limit
@@ -180,7 +206,14 @@ def _by_rules(request: Request, policy: Policy, *, websocket: bool) -> Decision:
     entry, rule = first
     if max_body is not None and request.body_bytes is not None and request.body_bytes > max_body:
         return Decision(Verdict.DENY, "body-limit", rule.label, rule.at, hint=_HINTS["body-limit"], max_body=max_body)
-    return Decision(Verdict.ALLOW, "rule", rule.label, rule.at, upstream=entry.upstream, max_body=max_body)
+    return Decision(
+        Verdict.ALLOW, "rule", rule.label, rule.at, upstream=entry.upstream, max_body=max_body, inject=entry.inject
+    )
+
+
+def _leads_alike(a: Entry, b: Entry) -> bool:
+    """Whether it makes no difference for a forwarded request which of the two entries allowed it."""
+    return a.upstream == b.upstream and a.inject == b.inject
 
 
 def _questions(request: Request, websocket: bool) -> list[_Question]:

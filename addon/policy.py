@@ -12,11 +12,12 @@ from pathlib import Path
 from impyard.addon.errors import Fault, PolicyError
 from impyard.addon.policyfile import MAX_BYTES, read_entries
 from impyard.addon.request import is_address
-from impyard.addon.rules import Entry, MatchFailed, Proxy, Route, Rule, Upstream
+from impyard.addon.rules import Entry, Inject, MatchFailed, Proxy, Route, Rule, Upstream
 
 __all__ = [
     "MAX_BYTES",
     "Entry",
+    "Inject",
     "MatchFailed",
     "Policy",
     "Proxy",
@@ -27,6 +28,7 @@ __all__ = [
     "read_policy",
 ]
 
+_NOTHING: frozenset[str] = frozenset()
 OWN_FILE = "policies/gateway.yaml"  # a project's own; `impyard init` writes it
 
 
@@ -35,13 +37,19 @@ class Policy:
 
     entries: in file order; over all of them the last matching rule wins.
     hash: "sha256:<hex>" of the files' bytes one after the other, as `cat FILES | sha256sum` prints.
+    injects: the entries that have an `inject`, with it, in file order.
     """
 
-    __slots__ = ("_any", "_exact", "_related", "_suffix", "entries", "hash")
+    __slots__ = ("_any", "_bound", "_exact", "_passes", "_related", "_suffix", "entries", "hash", "injects")
 
     def __init__(self, entries: Iterable[Entry], hash: str) -> None:
         self.entries = tuple(entries)
         self.hash = hash
+        self.injects = tuple((entry, entry.inject) for entry in self.entries if entry.inject is not None)
+        self._bound: dict[str, frozenset[str]] = {}
+        for entry, inject in self.injects:
+            self._bound[entry.host] = self._bound.get(entry.host, frozenset()) | {inject.credential}
+        self._passes = any(entry.sentinels_pass for entry in self.entries)
         self._exact: dict[str, list[Entry]] = {}
         self._suffix: dict[str, list[Entry]] = {}
         self._any: list[Entry] = []
@@ -71,6 +79,14 @@ class Policy:
         if len(found) > 1:
             found.sort(key=lambda entry: entry.order, reverse=True)
         return found
+
+    def bound_to(self, host: str) -> frozenset[str]:
+        """The names of the credentials that some entry binds to a canonical host, whatever its scheme and port."""
+        return self._bound.get(host, _NOTHING)  # a host with a wildcard has no `inject`
+
+    def sentinels_pass(self, host: str) -> bool:
+        """Whether some entry about a canonical host lets the box send sentinels there."""
+        return self._passes and any(entry.sentinels_pass for entry in self.entries_for(host))
 
     def related(self, host: str) -> Entry | None:
         """An entry about another host of the same domain, for messages only."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import re2
+
+from impyard.addon.vault.templates import Variant
 
 DEFAULT_PORTS: Mapping[str, int] = {"https": 443, "http": 80}
 
@@ -63,6 +65,40 @@ class Proxy:
 
 # Where an entry leads other than to the addresses of the judged host.
 Route = Upstream | Proxy
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """The credential that the gateway puts on the requests of an entry.
+
+    credential: its name in the vault. variants: the ways to present it, at least one. at: "file:line".
+    over_http: that it may also go over a plain connection. env: variables, and files: (path in HOME, template with
+    lines), in which tools of the box find its sentinel.
+    """
+
+    credential: str
+    variants: tuple[Variant, ...]
+    at: str = field(compare=False)
+    over_http: bool = False
+    env: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    owned: frozenset[str] = field(init=False)  # lower-case names of all headers of all variants: the gateway's alone
+
+    def __post_init__(self) -> None:
+        owned = frozenset(name for variant in self.variants for name, _ in variant.headers)
+        object.__setattr__(self, "owned", owned)
+
+    def variant(self, kind: str, present: Collection[str]) -> Variant | None:
+        """The way to present a credential of this kind, None when there is none.
+
+        present: lower-case names of the request's headers. The first variant that fits the kind and of which the
+        request has all headers, else the first that fits the kind.
+        """
+        fitting = [variant for variant in self.variants if variant.kind in (None, kind)]
+        for variant in fitting:
+            if all(name in present for name, _ in variant.headers):
+                return variant
+        return fitting[0] if fitting else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +176,21 @@ class Entry:
 
     host: "*", "*.suffix" or a canonical host. ports: scheme -> the one port that it covers. rules: in file order.
     paths: the expressions of the rules, in their order, compiled. order: the entry's place among all of the policy.
-    at: "file:line".
+    at: "file:line". inject: what is put on its requests. sentinels_pass: that the box may send sentinels to the host.
     """
 
-    __slots__ = ("_literals", "_paths", "at", "host", "order", "ports", "rules", "upstream")
+    __slots__ = (
+        "_literals",
+        "_paths",
+        "at",
+        "host",
+        "inject",
+        "order",
+        "ports",
+        "rules",
+        "sentinels_pass",
+        "upstream",
+    )
 
     def __init__(
         self,
@@ -155,9 +202,12 @@ class Entry:
         order: int,
         at: str,
         upstream: Route | None = None,
+        inject: Inject | None = None,
+        sentinels_pass: bool = False,
     ) -> None:
         self.host, self.ports, self.rules = host, ports, tuple(rules)
         self.order, self.at, self.upstream = order, at, upstream
+        self.inject, self.sentinels_pass = inject, sentinels_pass
         self._paths = paths
         self._literals: list[tuple[str, int]] | None = None
 

@@ -13,7 +13,7 @@ from impyard.addon.judge import _HINTS, REASONS, Decision, Nearest, Verdict
 # What pi 1.6.0 retries, from its dist/utils/retry.js: numbers as words of their own, and phrases.
 RETRIED = re.compile(
     r"(?<![a-z0-9])(?:429|500|502|503|504|520|524)(?![a-z0-9])|rate.?limit|too many requests|overloaded|"
-    r"internal.?error|server.?error|unavailable|network.?error|connection.?(closed|refused|error|lost)|terminated|"
+    r"internal.?error|server.?error|service.?(?:is.?)?(?:temporarily.?)?unavailable|network.?error|connection.?(closed|refused|error|lost)|terminated|"
     r"timed? ?out|timeout|ended without|upstream.?connect|upstream.?request|retry|try your request again",
     re.I,
 )
