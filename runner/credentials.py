@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,32 +17,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.keysources import KEY_VARIABLES, agent_folder, literal, read_object, resolve_template
 
 DEMO = "demo"
 DEMO_HOST = "demo-model.impyard.internal"
-
-# Provider to the variables that pi reads its key from, in pi's order.
-KEY_VARIABLES: dict[str, tuple[str, ...]] = {
-    "anthropic": ("ANTHROPIC_OAUTH_TOKEN", "ANTHROPIC_API_KEY"),
-    "openai": ("OPENAI_API_KEY",),
-    "google": ("GEMINI_API_KEY",),
-    "openrouter": ("OPENROUTER_API_KEY",),
-    "github-copilot": ("COPILOT_GITHUB_TOKEN",),
-    "xai": ("XAI_API_KEY",),
-    "groq": ("GROQ_API_KEY",),
-    "mistral": ("MISTRAL_API_KEY",),
-    "deepseek": ("DEEPSEEK_API_KEY",),
-    "cerebras": ("CEREBRAS_API_KEY",),
-    "together": ("TOGETHER_API_KEY",),
-    "fireworks": ("FIREWORKS_API_KEY",),
-    "huggingface": ("HF_TOKEN",),
-    "nvidia": ("NVIDIA_API_KEY",),
-    "moonshotai": ("MOONSHOT_API_KEY",),
-    "zai": ("ZAI_API_KEY",),
-    "kimi-coding": ("KIMI_API_KEY",),
-    "minimax": ("MINIMAX_API_KEY",),
-    "vercel-ai-gateway": ("AI_GATEWAY_API_KEY",),
-}
 
 CARRIED_SETTINGS = ("defaultProvider", "defaultModel", "defaultThinkingLevel")
 BOX_SETTINGS: dict[str, Any] = {
@@ -55,7 +31,6 @@ BOX_SETTINGS: dict[str, Any] = {
     "quietStartup": True,
     "httpIdleTimeoutMs": 600_000,
 }
-COMMAND_LIMIT_S = 10  # pi's own limit for a `!command`
 FAR_FUTURE_MS = 4_102_444_800_000  # 2100: pi must not try to refresh a token that came without its refresh token
 
 
@@ -87,11 +62,11 @@ def choose_agent(model: str | None, environ: Mapping[str, str], *, now: Callable
     """The agent for `--model` (None: what the user's pi would take). Raises ImpyardError, naming the ways to a key."""
     if model is not None and model.split("/")[0] == DEMO:
         return demo_agent()
-    folder = Path(environ.get("PI_CODING_AGENT_DIR") or Path(environ.get("HOME") or "/") / ".pi" / "agent")
-    theirs = _read_object(folder / "settings.json")
+    folder = agent_folder(environ)
+    theirs = read_object(folder / "settings.json")
     carried = {key: theirs[key] for key in CARRIED_SETTINGS if isinstance(theirs.get(key), str)}
-    stored = _read_object(folder / "auth.json")
-    custom = _read_object(folder / "models.json").get("providers")
+    stored = read_object(folder / "auth.json")
+    custom = read_object(folder / "models.json").get("providers")
     custom = custom if isinstance(custom, dict) else {}
     provider, pattern = _pick(model, carried, stored, custom, environ, folder)
 
@@ -139,32 +114,6 @@ def write_agent_folder(agent: Agent, home: Path) -> Path:
             with open(handle, "w", encoding="utf-8") as file:
                 json.dump(content, file)
     return folder
-
-
-def resolve_template(text: str, own: Mapping[str, str], environ: Mapping[str, str], where: str) -> str:
-    """What pi would make of a key: `$NAME` and `${NAME}` from `own`, then the environment; `$$` and `$!` are escapes; a
-    leading `!` runs the rest in a shell and takes what it prints. Raises ImpyardError when that yields nothing."""
-    if text.startswith("!"):
-        return _command_output(text[1:], where)
-
-    def value(match: re.Match[str]) -> str:
-        if match["escape"]:
-            return match["escape"]
-        name = match["braced"] or match["plain"]
-        found = own.get(name) or environ.get(name)
-        if not found:
-            raise ImpyardError(
-                f"{where}: the variable {name} is not set", hint=f"export {name}, or store the key itself"
-            )
-        return found
-
-    return re.sub(r"\$(?:(?P<escape>[$!])|\{(?P<braced>\w+)\}|(?P<plain>[A-Za-z_]\w*))", value, text)
-
-
-def literal(key: str) -> str:
-    """A key in the form that pi takes literally, whatever signs it has."""
-    escaped = key.replace("$", "$$")
-    return f"${escaped}" if escaped.startswith("!") else escaped
 
 
 def _pick(
@@ -280,34 +229,3 @@ def _custom_provider(
 
 def _resolved_text(text: Any, environ: Mapping[str, str], where: str) -> Any:
     return literal(resolve_template(text, {}, environ, where)) if isinstance(text, str) else text
-
-
-def _command_output(command: str, where: str) -> str:
-    try:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=COMMAND_LIMIT_S,
-            check=False,
-            text=True,
-        )
-    except (subprocess.TimeoutExpired, OSError, UnicodeDecodeError) as exc:
-        raise ImpyardError(f"{where}: the key command failed: {exc}", hint="try it in a shell") from exc
-    if done.returncode or not done.stdout.strip():
-        reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise ImpyardError(f"{where}: the key command failed: {reason}", hint="try it in a shell")
-    return done.stdout.strip()
-
-
-def _read_object(file: Path) -> dict[str, Any]:
-    """The JSON object in one of pi's files, empty when there is no such file."""
-    try:
-        data = json.loads(file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError) as exc:
-        raise ImpyardError(f"cannot read pi's {file}: {exc}", hint="mend the file, or use --model demo") from exc
-    if not isinstance(data, dict):
-        raise ImpyardError(f"pi's {file} is no JSON object", hint="mend the file, or use --model demo")
-    return data

@@ -229,7 +229,7 @@ def _proxy(policy: Policy) -> Iterator[Check]:
 
 def _credentials() -> Iterator[Check]:
     """The model credentials that a run could use, by name: no key is read beyond its name, no command run."""
-    from impyard.runner.credentials import KEY_VARIABLES
+    from impyard.runner.keysources import KEY_VARIABLES
 
     folder = Path(os.environ.get("PI_CODING_AGENT_DIR") or Path(os.environ.get("HOME") or "/") / ".pi" / "agent")
     mend = "start `pi` and use /login, or set a key such as ANTHROPIC_API_KEY"

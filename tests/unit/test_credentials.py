@@ -14,10 +14,9 @@ from impyard.runner.credentials import (
     BOX_SETTINGS,
     FAR_FUTURE_MS,
     choose_agent,
-    literal,
-    resolve_template,
     write_agent_folder,
 )
+from impyard.runner.keysources import literal, resolve_template
 
 NOW = 1_800_000_000.0
 
