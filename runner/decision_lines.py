@@ -6,6 +6,7 @@ import msgspec
 
 from impyard.runner import logread
 from impyard.runner.project import RUN_ID
+from impyard.runner.spotted import secret_text
 
 # The canary and the probes are a run's first lines: its agent starts after them.
 OWN_CHECKS = 3
@@ -16,6 +17,14 @@ class Nearest(msgspec.Struct, frozen=True):
 
     at: str
     failed: str
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """What the tripwire found: whose, "sentinel" or "value", and where in the request."""
+
+    credential: str
+    kind: str
+    where: str
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -37,11 +46,27 @@ class Entry(msgspec.Struct, frozen=True):
     at: str | None = None
     nearest: Nearest | None = None
     redirected_by: str | None = None
+    credential: str | None = None
+    injected: tuple[str, ...] = ()
+    secret: Secret | None = None
+    follows: str | None = None
 
     @property
-    def led(self) -> str:
-        """For a denial: which decision's answer sent the client there, if one did; else nothing."""
-        return f"redirected by {self.redirected_by}" if self.redirected_by else ""
+    def more(self) -> str:
+        """What else is known: the credential that was put on, the secret that was found, the decision that this one
+        came after, the one whose answer sent the client here; else nothing."""
+        parts = []
+        if self.injected:
+            parts.append(f"with {self.credential}")
+        elif self.credential:
+            parts.append(f"without {self.credential}")
+        if self.secret is not None:
+            parts.append(secret_text(msgspec.structs.asdict(self.secret)))
+        if self.follows:
+            parts.append(f"ends {self.follows}")
+        if self.redirected_by:
+            parts.append(f"redirected by {self.redirected_by}")
+        return ", ".join(parts)
 
     @property
     def url(self) -> str:

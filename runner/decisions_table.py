@@ -21,6 +21,7 @@ EVEN_COLUMNS = 150
 RULE_COLUMNS = 48  # "gateway.yaml:8 ALLOW POST /v1/messages -> 200"
 WHY_COLUMNS = 24  # "gateway.yaml:123 -> 200" and one
 GAP = 2
+MOST_REASON = 22  # columns: credential-unavailable
 TIME, VERDICT, METHOD, REASON, DECISION = 8, 7, 7, 15, 25  # what the longest of each takes
 # A path may be 4 KiB long, which would push everything else off the screen. `--json` and a pipe show all of it.
 PLACE_LIMIT = 240
@@ -34,6 +35,7 @@ class Table:
         self._console = console or Console(highlight=False)
         self._date = ""
         self._headed = False
+        self._reason = 0  # the width of its column
 
     def add(self, rows: list[Row]) -> None:
         """Print `rows`; a line with the date comes before the first and where the day changes."""
@@ -51,7 +53,8 @@ class Table:
         wide = width >= WIDE_COLUMNS
         table = RichTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=not self._headed, width=width)
         self._headed = True
-        fixed = (TIME, VERDICT, METHOD, REASON, DECISION) if wide else (TIME, VERDICT - 1, METHOD)
+        self._reason = self._reason or max(REASON, *(min(len(row.entry.reason), MOST_REASON) for row in rows))
+        fixed = (TIME, VERDICT, METHOD, self._reason, DECISION) if wide else (TIME, VERDICT - 1, METHOD)
         room = width - sum(fixed) - GAP * (len(fixed) + 1)
         last = max(room // 2, RULE_COLUMNS) if width >= EVEN_COLUMNS else room * 2 // 5
         if not wide:
@@ -61,7 +64,7 @@ class Table:
         table.add_column("method", width=METHOD, overflow="fold")
         table.add_column("host and path", width=max(room - last, 1), overflow="fold")
         if wide:
-            table.add_column("reason", width=REASON, overflow="fold")
+            table.add_column("reason", width=self._reason, overflow="fold")
         table.add_column("rule" if wide else "why", width=max(last, 1), overflow="fold")
         if wide:
             table.add_column("decision", width=DECISION, overflow="fold")
@@ -75,7 +78,7 @@ class Table:
         place = Text("\n".join(filter(None, cut(visible(entry.url.removeprefix("https://")), PLACE_LIMIT))))
         verdict = Text(visible(row.verdict), style=COLOURS.get(row.verdict, "yellow"))
         head = [Text(visible(entry.ts[11:19])), verdict, Text(visible(entry.method)), place]
-        deciding = " ".join(part for part in (_rule(entry, named=wide), entry.led) if part)
+        deciding = " ".join(part for part in (_rule(entry, named=wide), entry.more) if part)
         reason, rule = Text(visible(entry.reason)), Text(visible(deciding), style="dim")
         came = Text(f"-> {visible(row.outcome.text)}" if row.outcome else "", style="yellow" if row.failed else "dim")
         if wide:

@@ -29,6 +29,7 @@ from impyard.runner.project import check_root, hidden_paths, mounts_under, new_r
 from impyard.runner.receipt import Receipt
 from impyard.runner.removal import remove_tree
 from impyard.runner.signals import Signals
+from impyard.runner.spotted import Spotted
 from impyard.runner.stage import Stage
 from impyard.runner.text import visible
 from impyard.runner.times import now
@@ -75,6 +76,7 @@ class Denials:
 
     own_hosts: set[str] = field(default_factory=set)
     hosts: Counter[str] = field(default_factory=Counter)
+    spotted: Spotted = field(default_factory=Spotted)
     own: int = 0
 
     def count(self, event: Event) -> bool:
@@ -84,6 +86,7 @@ class Denials:
             self.own += 1
             return False
         self.hosts[host] += 1
+        self.spotted.see(event)
         return True
 
 

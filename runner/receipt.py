@@ -43,8 +43,10 @@ class Receipt:
     `runner_pid`, `runner_start` and `runner_space` tell its runner from any other process (see leftovers.py). `policy`
     has `files` (relative to the project where inside), `hash` and, for the demo model, `added`. `decisions` has `seq`
     and `last`, the number and the chain hash of the run's last line in decisions.jsonl, `allowed`, `denied` (impyard's
-    own checks not counted), `denied_hosts` (host to count) and `own_checks`; `traffic` has `bytes_up`, `bytes_down`,
-    `upstream_errors`: allowed requests that came to nothing, but for those whose client left. `files` are what the
+    own checks not counted), `denied_hosts` (host to count), `secrets` (how many of the denied held one where it does
+    not belong) and `own_checks`; `secrets` says which (see spotted.py). `credentials` are the names of those that the
+    gateway put on requests, with how often. `traffic` has `bytes_up`, `bytes_down`, `upstream_errors`: allowed requests
+    that came to nothing, but for those whose client left. `files` are what the
     workspace gained (`files_more` are not listed; not `files_complete`: it holds more than is looked at),
     `repositories` the git repositories among it, `links` the links in git's own folders. `made` is what lies in the
     workspace while the run lasts only (see places.py).
@@ -78,6 +80,8 @@ class Receipt:
     policy: dict[str, Any] = field(default_factory=dict)
     probes: list[dict[str, Any]] = field(default_factory=list)
     decisions: dict[str, Any] = field(default_factory=dict)
+    secrets: list[dict[str, Any]] = field(default_factory=list)
+    credentials: dict[str, int] = field(default_factory=dict)
     traffic: dict[str, Any] = field(default_factory=dict)
     files: list[dict[str, Any]] = field(default_factory=list)
     files_more: int = 0

@@ -297,7 +297,10 @@ class _Run:
             "denied": max(int(closed.get("denied") or 0) - denials.own, sum(denials.hosts.values())),
             "own_checks": denials.own,
             "denied_hosts": dict(denials.hosts.most_common(RECEIPT_HOSTS)),
+            "secrets": denials.spotted.requests,
         }
+        receipt.secrets = denials.spotted.records()
+        receipt.credentials = dict(closed.get("credentials") or {})
         receipt.traffic = {key: closed.get(key) for key in ("bytes_up", "bytes_down", "upstream_errors")}
 
     def _look_command(self) -> str:

@@ -18,6 +18,7 @@ from impyard.runner import runs as runs_
 from impyard.runner.amounts import Number, Whole
 from impyard.runner.project import find_root
 from impyard.runner.receipt import bytes_text, counts_text, file_text
+from impyard.runner.spotted import record_text
 from impyard.runner.text import columns_of, size_text, visible, wrapped
 from impyard.runner.typed import command_line
 
@@ -270,6 +271,9 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
         pairs.append(("decisions", counts_text(decisions, _mapping(receipt.get("traffic")))))
         for host, count in _mapping(decisions.get("denied_hosts")).items():
             pairs.append(("  denied", f"{host} ({count})"))
+    pairs += [("  secrets", record_text(_mapping(record))) for record in _sequence(receipt.get("secrets"))]
+    if used := _mapping(receipt.get("credentials")):
+        pairs.append(("credentials", ", ".join(f"{name} ({count})" for name, count in used.items())))
     traffic = _mapping(receipt.get("traffic"))
     if traffic:
         up, down = (bytes_text(traffic.get(key)) for key in ("bytes_up", "bytes_down"))

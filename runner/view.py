@@ -18,6 +18,7 @@ from typing import Protocol, TextIO
 
 from impyard.runner.outcome import Event, text_of
 from impyard.runner.receipt import Receipt, counts_text, failed_of, file_text
+from impyard.runner.spotted import record_text, secret_text
 from impyard.runner.text import visible, wrapped
 
 TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
@@ -25,6 +26,7 @@ SAME_DENIALS = 3  # of one kind shown one by one; the summary counts them all
 SUMMARY_FILES = 10
 SUMMARY_REPOSITORIES = 3
 SUMMARY_HOSTS = 8
+SUMMARY_SECRETS = 4
 LEAST_COLUMNS = 24  # a terminal that is narrower breaks lines itself
 SHOWN_CHARS = 64 * 1024  # of one line, or of one piece of a streamed text
 SHOWN_TEXT_CHARS = 256 * 1024  # of an answer that was not streamed
@@ -126,13 +128,15 @@ class HumanView:
 
     def denied(self, event: Event) -> None:
         """Show a denial, as it happens."""
-        kind = tuple(str(event.get(key)) for key in ("method", "host", "port", "reason"))
+        kind = tuple(str(event.get(key)) for key in ("method", "host", "port", "reason", "secret"))
         self._denials[kind] += 1
         if self._denials[kind] > SAME_DENIALS:
             return
         port = f":{event.get('port')}" if event.get("port") not in (443, 80, None) else ""
         what = f"{event.get('method')} {event.get('host')}{port}{event.get('path') or ''}"
         rule = f", {event['at']}" if event.get("at") else ""
+        if isinstance(event.get("secret"), dict):
+            rule = f": {secret_text(event['secret'])}"
         more = f"; more of these are only counted {self._more}" if self._denials[kind] == SAME_DENIALS else ""
         tail = f" ({event.get('reason')}{rule}{more})"
         room = max(self._columns() - cells(f"{self._no} denied {tail}"), 20)
@@ -168,6 +172,10 @@ class HumanView:
         counts = receipt.decisions
         if counts:
             self._field("decisions", counts_text(counts, receipt.traffic))
+        for number, secret in enumerate(receipt.secrets[:SUMMARY_SECRETS]):
+            self._field("secrets" if number == 0 else "", record_text(secret), style="red")
+        if len(receipt.secrets) > SUMMARY_SECRETS:
+            self._field("", f"{len(receipt.secrets) - SUMMARY_SECRETS} more", style="red")
         hosts: Mapping[str, int] = counts.get("denied_hosts") or {}
         if hosts:
             ranked = sorted(hosts.items(), key=lambda item: (-item[1], item[0]))
@@ -308,12 +316,12 @@ class HumanView:
             self._out.write(f"{self._start}{line}\n")
         self._out.flush()
 
-    def _field(self, name: str, value: str, *, whole: bool = False) -> None:
+    def _field(self, name: str, value: str, *, whole: bool = False, style: str = "") -> None:
         lines = [value]
         if self._wraps and not whole:
             lines = _lines(visible(value), self._columns() - 1 - NAME_COLUMNS)
         for number, line in enumerate(lines):
-            self._line(f"{name if number == 0 else '':<{NAME_COLUMNS - 1}} {line}", whole=True)
+            self._line(f"{name if number == 0 else '':<{NAME_COLUMNS - 1}} {line}", style, whole=True)
 
     def _list(self, name: str, items: list[str], rest: int, none: str = "") -> None:
         """Items in lines that fit the width, under one name."""

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -422,6 +422,34 @@ def test_a_denial_after_a_redirect_says_which_answer_led_there(project: Path, de
     shown = "".join(without_colours(in_terminal(project, columns))) if columns else decisions().out
     assert shown.count("redirected") == 1
     assert columns or fields(shown.splitlines()[1])[5] == f"- redirected by {RUN}.1"
+
+
+KEYS: list[dict[str, Any]] = [
+    {"verdict": "allow", "reason": "rule", "at": "policies/gateway.yaml:9", "credential": "github"}
+    | {"injected": ["authorization"]},
+    {"secret": {"credential": "github", "kind": "sentinel", "where": "header x-foo"}, "reason": "secret-in-request"}
+    | {"credential": "github", "follows": f"{RUN}.1"},
+    {"credential": "openai", "reason": "credential-unavailable", "at": "policies/gateway.yaml:12"},
+]
+
+
+@pytest.mark.parametrize("columns", [0, 80, 160])
+def test_the_credential_and_the_secret_that_was_found_are_shown(
+    project: Path, decisions: Command, columns: int
+) -> None:
+    write(project, RUN, *[(UNLISTED, request("POST", "api.test", "/x"))] * 3)
+    lines = [json.loads(line) for line in log_path(project).read_text().splitlines()]
+    log_path(project).write_text("".join(json.dumps({**a, **b}) + "\n" for a, b in zip(lines, KEYS, strict=True)))
+    shown = in_terminal(project, columns) if columns else decisions().out
+    text = " ".join(" ".join(without_colours(shown)).split())
+    if columns == 80:
+        assert "with github" in text and "without openai" in text and "stand-in of" in text
+    else:
+        rules = [fields(line)[5] for line in shown.splitlines()] if not columns else [text]
+        for rule, words in zip(rules * (3 if columns else 1), ("with github", "x-foo", "without openai"), strict=True):
+            assert words in rule
+        assert "secret-in-request" in text and "credential-unavailable" in text
+    assert max(map(len, without_colours(shown))) <= (columns or 1000)
 
 
 @pytest.mark.parametrize("columns", [80, 160])

@@ -397,3 +397,32 @@ def test_a_reader_that_is_gone_shows_as_an_oserror() -> None:
 )
 def test_durations_read_as_people_say_them(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
+
+
+SPOTTED = {"credential": "github", "kind": "sentinel", "where": "header x-foo"}
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_secret_that_was_about_to_leave_is_shown_in_red_when_it_happens_and_at_the_end(width: int) -> None:
+    screen = Screen(width, color=True)
+    screen.view.denied(denial(method="POST", reason="secret-in-request", secret=SPOTTED))
+    record = {**SPOTTED, "method": "POST", "host": "example.com", "path": "/" + "x" * 100, "count": 1}
+    done = receipt(secrets=[record], decisions={"allowed": 2, "denied": 1, "secrets": 1})
+    screen.view.closing(done, "look", "/log")
+    text = " ".join(line.strip("\x1b[0m31 ") for line in screen.lines[: 1 if width == 160 else 2])
+    assert text == "✗ denied POST example.com/x (secret-in-request: the stand-in of github in the header x-foo)"
+    assert screen.lines[0].startswith("\x1b[31m")
+    rest = screen.lines[1:]
+    (said,) = [line for line in rest if "secrets" in line]
+    assert said.startswith("\x1b[31msecrets    1 request held the stand-in of github: POST")
+    plain = [line.replace("\x1b[31m", "").replace("\x1b[0m", "").replace("\x1b[32m", "") for line in screen.lines]
+    assert max(map(len, plain[1:])) < width
+
+
+def test_many_kinds_of_secrets_are_counted_beyond_the_first() -> None:
+    screen = Screen()
+    records = [
+        {**SPOTTED, "where": f"header x-{n}", "method": "GET", "host": "a", "path": "/", "count": n} for n in range(9)
+    ]
+    screen.view.closing(receipt(secrets=records), "look", "/log")
+    assert "           5 more" in screen.lines
