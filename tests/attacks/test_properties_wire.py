@@ -79,7 +79,7 @@ def test_much_was_let_through_and_much_was_denied(bed: TapeBed) -> None:
 @pytest.mark.parametrize(
     ("plant", "found"),
     [
-        ("hooks.strip_for_origin = lambda *args: None", "header connection"),
+        ("forwarded.strip_for_origin = lambda *args: None", "header connection"),
         (
             "import dataclasses; read = hooks.request_from\n"
             "hooks.request_from = lambda *args: dataclasses.replace(read(*args), path='/')",

@@ -108,7 +108,7 @@ def test_a_full_disk_denies_all(tmp_path: Path, pki: Pki) -> None:
 # A gateway with a fault planted in one hook. The control is the unguarded hook: see the next test.
 PLANTED = """
     import sys
-    from impyard.addon import hooks, tunnels
+    from impyard.addon import forwarded, hooks, tunnels
     {unguard}
     def broken(*args, **kwargs):
         raise RuntimeError("planted")
@@ -133,7 +133,7 @@ PLANTED = """
             "        return c(self)\n    P.current = fail",
         ),
         ("connecting", "hooks.JudgeAddon.server_connect = hooks.fail_closed(broken)"),
-        ("cleaning", "hooks.strip_for_origin = broken"),
+        ("cleaning", "forwarded.strip_for_origin = broken"),
         ("layers", "tunnels.looks_like_http = broken"),
         ("a body hook", "hooks.JudgeAddon._body_bytes = broken"),
     ],

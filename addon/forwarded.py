@@ -1,0 +1,128 @@
+"""The judge's hooks around what was let go: its place among those in progress, its answer, and its outcome line.
+
+They decide nothing: who may go is settled before (addon/hooks.py). Every hook denies when it fails, as those do.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+
+from mitmproxy import http
+from mitmproxy.connection import Client
+from mitmproxy.net.http.http1 import expected_http_body_size
+
+from impyard.addon.destination import Destination
+from impyard.addon.failclosed import fail_closed
+from impyard.addon.limits import Limits
+from impyard.addon.notes import Notes, client_left, notes_of
+from impyard.addon.record import Record
+from impyard.addon.redirects import Redirects
+from impyard.addon.tunnels import TunnelHooks
+from impyard.addon.wire import is_event_stream, strip_for_origin
+
+# Bodies of unknown length, event streams, and what is longer than this are passed on as they come; the rest in one
+# piece: it is quicker.
+STREAM_OVER_BYTES = 64 * 1024
+_ROOM = "impyard-room"  # on a flow that takes one of the places of those in progress
+_TOO_MUCH_IN_PROGRESS = "too many of its requests are in progress"
+
+
+class ForwardedHooks(TunnelHooks):
+    """The hooks of allowed requests. record: where outcomes go. limits: how many there may be at once."""
+
+    def __init__(self, record: Record, limits: Limits) -> None:
+        super().__init__(record, limits)
+        self._redirects = Redirects()
+        self.begun: dict[str, dict[str | None, http.HTTPFlow]] = {}  # by client and decision: what was let go
+
+    def _enter(self, flow: http.HTTPFlow) -> bool:
+        """Take room for a request, if there is some now."""
+        if _ROOM not in flow.metadata and self.turns.room.take():
+            flow.metadata[_ROOM] = True
+        return _ROOM in flow.metadata
+
+    async def _enter_in_turn(self, flow: http.HTTPFlow) -> None:
+        """Take room for a request as soon as there is some. Raises Busy."""
+        if not self._enter(flow):
+            await self.turn(flow.client_conn, self.turns.room, _TOO_MUCH_IN_PROGRESS)
+            flow.metadata[_ROOM] = True
+
+    def _let_go(self, flow: http.HTTPFlow, notes: Notes, destination: Destination) -> None:
+        request, notes.destination = notes.request, destination
+        strip_for_origin(flow.request, request.host, request.port, request.scheme)
+        self.begun.setdefault(flow.client_conn.id, {})[notes.decision_id] = flow
+        flow.request.stream = request.body_bytes is None or request.body_bytes > STREAM_OVER_BYTES
+
+    def give_up(self, client: Client, why: str) -> None:
+        """Close the record of all that is in progress for a client."""
+        for flow in self.begun.pop(client.id, {}).values():
+            if (notes := notes_of(flow)) is not None:
+                self.record.close(notes, None, why, client_left=client_left(flow, why))
+            self._leave(flow)
+
+    # -- answers and ends -------------------------------------------------------------------------------------------
+
+    @fail_closed
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        notes, response = notes_of(flow), flow.response
+        if notes is None or response is None:
+            raise RuntimeError("an answer without a verdict")
+        if notes.destination is None:
+            return  # our own answer
+        if response.status_code == 101 and not notes.request.upgrade:
+            self._close(flow, notes, 101, "the origin switched protocols unasked")
+            flow.kill()
+            return
+        if 300 <= response.status_code < 400:
+            location = response.headers.get("location", "")
+            notes.redirect = self._redirects.note(location, notes.request.host, notes.decision_id)
+        size = expected_http_body_size(flow.request, response)
+        if size is None or size < 0 or size > STREAM_OVER_BYTES or is_event_stream(response):
+            response.stream = functools.partial(_count_down, notes)
+
+    @fail_closed
+    def response(self, flow: http.HTTPFlow) -> None:
+        notes, response = notes_of(flow), flow.response
+        if notes is None or notes.destination is None or response is None or flow.websocket is not None:
+            return
+        if not notes.uploaded:
+            notes.uploaded = len(flow.request.raw_content or b"")
+        if not response.stream:
+            notes.downloaded = len(response.raw_content or b"")
+        self._close(flow, notes, response.status_code, None)
+
+    @fail_closed
+    def error(self, flow: http.HTTPFlow) -> None:
+        notes = notes_of(flow)
+        if notes is not None and notes.destination is not None:
+            status = flow.response.status_code if flow.response else None
+            self._close(flow, notes, status, flow.error.msg if flow.error else "unknown")
+
+    @fail_closed
+    def websocket_message(self, flow: http.HTTPFlow) -> None:
+        if notes_of(flow) is None or flow.websocket is None:
+            raise RuntimeError("a WebSocket without a verdict")
+        flow.websocket.messages.clear()  # the core would keep every message until the end
+
+    @fail_closed
+    def websocket_end(self, flow: http.HTTPFlow) -> None:
+        notes = notes_of(flow)
+        if notes is not None:
+            self._close(flow, notes, 101, None)
+
+    def _close(self, flow: http.HTTPFlow, notes: Notes, status: int | None, error: str | None) -> None:
+        self.record.close(notes, status, error, client_left=client_left(flow, error))
+        if begun := self.begun.get(flow.client_conn.id):
+            begun.pop(notes.decision_id, None)
+        self._leave(flow)
+
+    def _leave(self, flow: http.HTTPFlow) -> None:
+        if flow.metadata.pop(_ROOM, False):
+            self.turns.leave()
+
+
+def _count_down(notes: Notes, chunk: bytes) -> bytes:
+    notes.downloaded += len(chunk)
+    notes.touched = time.monotonic()
+    return chunk
