@@ -26,6 +26,7 @@ CORE = [
     "decisions",
     "log",
     "vault.credential",
+    "vault.sentinels",
     "vault.store",
 ]
 HEAVY = ("mitmproxy", "docker", "click", "rich", "requests", "asyncio", "ssl", "impyard.runner", "impyard.certs")
