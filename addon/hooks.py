@@ -18,6 +18,7 @@ from impyard.addon import answers
 from impyard.addon.errors import PolicyError
 from impyard.addon.failclosed import fail_closed
 from impyard.addon.forwarded import ForwardedHooks
+from impyard.addon.injection import Injector
 from impyard.addon.judge import Decision, Verdict, denial, judge
 from impyard.addon.limits import DEFAULTS, Limits
 from impyard.addon.notes import Notes, notes_of, take_notes
@@ -37,7 +38,8 @@ class JudgeAddon(ForwardedHooks):
     """The hooks of one door.
 
     policies: asked for each request. record: where decisions and outcomes go. secret: proves this gateway to its
-    runner in the answer to a canary. limits: how much the run may ask.
+    runner in the answer to a canary. limits: how much the run may ask. injector: puts credentials on; without one what
+    the policy injects on is denied.
     """
 
     def __init__(
@@ -46,12 +48,14 @@ class JudgeAddon(ForwardedHooks):
         record: Record,
         *,
         router: Router | None = None,
+        injector: Injector | None = None,
         secret: bytes = b"",
         limits: Limits = DEFAULTS,
     ) -> None:
         super().__init__(record, limits)
         self.policies = policies
         self.router = router or Router()
+        self.injector = injector or Injector()
         self.secret = secret
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -86,8 +90,10 @@ class JudgeAddon(ForwardedHooks):
             self._conclude(flow, request, Routed(decision), policy)
             return None
         routed = self.router.at_once(request, decision)
-        if routed is None:
-            return self._look_up(flow, request, decision, policy)
+        supplied = self.injector.at_once(request, routed) if routed is not None else None
+        if supplied is None:
+            return self._prepare(flow, request, decision, routed, policy)
+        routed = supplied
         if routed.destination is not None and not self._enter(flow):
             return self._make_room(flow, request, routed, policy)
         self._conclude(flow, request, routed, policy)
@@ -104,26 +110,41 @@ class JudgeAddon(ForwardedHooks):
             return None
         return size if size is not None and size >= 0 else None
 
-    async def _look_up(
-        self, flow: http.HTTPFlow, request: Request, decision: Decision, policy: Policy | PolicyError
+    async def _prepare(
+        self,
+        flow: http.HTTPFlow,
+        request: Request,
+        decision: Decision,
+        routed: Routed | None,
+        policy: Policy | PolicyError,
     ) -> None:
-        await self._make_room(flow, request, await self.router.look_up(request, decision), policy)
+        """Look up where it goes, and get the credential that it needs, where either takes time."""
+        if routed is None:
+            routed = await self.router.look_up(request, decision)
+        supplied = self.injector.at_once(request, routed)
+        if supplied is None:
+            self._leave(flow)  # waiting takes no room from others
+            left = Routed(decision, failure="the client left")
+            supplied = await self.while_there(flow.client_conn, self.injector.awaited(request, routed), left)
+        await self._make_room(flow, request, supplied, policy)
 
     async def _make_room(
         self, flow: http.HTTPFlow, request: Request, routed: Routed, policy: Policy | PolicyError
     ) -> None:
         """Conclude once there is room for one more request in progress, which one that is let go needs."""
-        busy = False
         try:
-            if routed.destination is not None:
+            if routed.destination is not None and not self._enter(flow):
                 await self._enter_in_turn(flow)
+                # A credential that was removed or changed while this waited does not go.
+                routed = self.injector.at_once(request, routed) or routed
         except Busy as exc:
-            routed, busy = Routed(routed.decision, failure=str(exc)), True
-        if routed.destination is not None and self.policies.current() is not policy:  # it changed meanwhile
+            self._conclude(flow, request, Routed(routed.decision, failure=str(exc)), policy, busy=True)
+            return
+        if self.policies.current() is not policy:  # it changed meanwhile
             if (rest := self._decide(flow)) is not None:
                 await rest
         else:
-            self._conclude(flow, request, routed, policy, busy=busy)
+            self._conclude(flow, request, routed, policy)
 
     def _conclude(
         self,
@@ -139,6 +160,11 @@ class JudgeAddon(ForwardedHooks):
         version = policy.hash if isinstance(policy, Policy) else ""
         if routed.destination is not None and flow.client_conn.timestamp_end is not None:
             routed = Routed(decision, failure="the client left")  # while it waited; all of it has been given up
+        if routed.destination is None:
+            decision = dataclasses.replace(decision, injected=())
+        elif (decision.inject is None) is not (routed.injection is None):
+            # Invariant: what the policy injects on does not go without, and nothing else gets a credential.
+            raise RuntimeError("a credential that is not the decision's")
         if decision.verdict is Verdict.DENY:
             decision = dataclasses.replace(decision, led_by=self._redirects.led_by(request.host))
         decision, decision_id = self.record.decide(request, decision, version)
@@ -160,6 +186,8 @@ class JudgeAddon(ForwardedHooks):
             self._close(flow, notes, None, routed.failure)
         else:
             self._let_go(flow, notes, routed.destination)
+            passes = isinstance(policy, Policy) and policy.sentinels_pass(request.host)
+            self.injector.apply(flow.request, routed.injection, sentinels_pass=passes)
 
     def _answer(self, flow: http.HTTPFlow, answer: answers.Answer) -> None:
         flow.request.stream = False

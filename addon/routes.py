@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from impyard.addon.destination import Destination
 from impyard.addon.hostproxies import HostProxies, NoProxy
+from impyard.addon.injectedheaders import Injection
 from impyard.addon.judge import Decision, Verdict
 from impyard.addon.policy import Proxy
 from impyard.addon.request import Request
@@ -18,11 +19,13 @@ class Routed:
     """A decision, now that it is known where the request would go.
 
     destination: None for a denial, and where there is nowhere to go, which `failure` then explains.
+    injection: the headers that are put on the request.
     """
 
     decision: Decision
     destination: Destination | None = None
     failure: str = ""
+    injection: Injection | None = None
 
 
 class Router:

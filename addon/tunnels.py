@@ -6,7 +6,8 @@ Every hook denies when it fails: mitmproxy logs an exception in a hook and lets 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from mitmproxy import http
@@ -53,6 +54,7 @@ class TunnelHooks:
         self.turned_away = TurnedAway(record)
         record.wrote = self.turns.wrote
         self._undecided: dict[str, asyncio.TimerHandle] = {}
+        self._waiting: dict[str, set[asyncio.Future[Any]]] = {}  # by client: what `while_there` waits for
 
     @fail_closed
     def next_layer(self, next_layer: layer.NextLayer) -> Coroutine[Any, Any, None] | None:
@@ -132,6 +134,8 @@ class TunnelHooks:
     @fail_closed
     def client_disconnected(self, client: Client) -> None:
         self._decided(client)
+        for task in tuple(self._waiting.get(client.id, ())):
+            task.cancel()
         self.turns.decision.drop(client.id)
         self.turns.room.drop(client.id)
         self.give_up(client, "the client left")
@@ -186,14 +190,35 @@ class TunnelHooks:
 
     async def turn(self, client: Client, queue: Queue, why: str, *, weight: int = _HEADS_WAITING) -> None:
         """Wait for a turn, while the client's connection is read no further than its limit. Raises Busy."""
+        with self._held_back(client, weight):
+            await queue.wait(client.id, why)
+
+    @contextlib.contextmanager
+    def _held_back(self, client: Client, weight: int) -> Iterator[None]:
         gates, size = getattr(client, "gates", None), self.limits.waiting_bytes // weight + 1
         if gates is not None:
             gates.uploads.add(size)
         try:
-            await queue.wait(client.id, why)
+            yield
         finally:
             if gates is not None:
                 gates.uploads.add(-size)
+
+    async def while_there[T](self, client: Client, waiting: Coroutine[Any, Any, T], otherwise: T) -> T:
+        """Wait for something as long as the client is there, whose connection is read no further than its limit; then
+        `otherwise`."""
+        task = asyncio.ensure_future(waiting)
+        tasks = self._waiting.setdefault(client.id, set())
+        tasks.add(task)
+        try:
+            with self._held_back(client, _HEADS_WAITING):
+                await asyncio.wait((task,))
+        finally:
+            task.cancel()
+            tasks.discard(task)
+            if not tasks:
+                self._waiting.pop(client.id, None)
+        return otherwise if task.cancelled() else task.result()
 
     def deny_after_error(self, data: Any) -> None:
         """Deny whatever a hook failed on. Nothing in here may depend on what just failed, so it stays plain."""

@@ -1,0 +1,205 @@
+"""Which credential an allowed request gets. After the verdict and its destination, before the decision is recorded.
+
+The credential goes only where the decision led: to the judged host, at the place that its entry names, over TLS unless
+the entry says otherwise. What is missing, unreadable or cannot be renewed makes the decision a denial. Nothing in here
+shows a value: not in a repr, an error or an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mitmproxy import http
+
+from impyard.addon.errors import ImpyardError
+from impyard.addon.injectedheaders import Injection, put_on, take_off
+from impyard.addon.judge import Verdict, denial
+from impyard.addon.request import Request
+from impyard.addon.routes import Routed
+from impyard.addon.rules import Inject
+from impyard.addon.vault.credential import Credential
+from impyard.addon.vault.sentinels import Sentinels
+from impyard.addon.vault.templates import Variant
+
+# How long a request waits for a new token, whatever the refresh does; it has limits of its own.
+WAIT_S = 60.0
+_TOLD = 100  # different causes that the runner hears of
+_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+
+_KINDS = {"api_key": "a key", "oauth": "a login"}
+_NO_VAULT_HINT = "this gateway puts no credentials on requests, and the policy wants one on this"
+_PLAIN_HINT = "the policy wants a credential on this request, which must not go over a connection without encryption"
+
+
+class Supply(Protocol):
+    """Where usable credentials come from (addon/vault/refresh.py). Both raise ImpyardError where there is none."""
+
+    def at_once(self, name: str) -> Credential | None:
+        """One that is good for a while, None when it has to be renewed first."""
+
+    async def usable(self, name: str, proxy: str | None = None) -> Credential:
+        """The same, renewed if need be."""
+
+
+class Injector:
+    """Finds the headers of one gateway's injected requests.
+
+    supply: None for a gateway that has no vault. sentinels: of this run. tell: hears, once for each cause, why a
+    credential cannot be used.
+    """
+
+    def __init__(
+        self,
+        supply: Supply | None = None,
+        sentinels: Sentinels | None = None,
+        tell: Callable[[dict[str, Any]], None] = lambda event: None,
+    ) -> None:
+        self.sentinels = sentinels
+        self._mark = sentinels.mark.encode() if sentinels is not None else None
+        self._supply = supply
+        self._tell = tell
+        self._told: set[tuple[str, str]] = set()
+        self._renewals: dict[tuple[str, str | None], asyncio.Task[Credential]] = {}
+
+    def __repr__(self) -> str:
+        return "<injector>"
+
+    def apply(self, request: http.Request, injection: Injection | None, *, sentinels_pass: bool) -> None:
+        """Make the headers of an allowed request those that may leave: without sentinels, and with the credential."""
+        if not sentinels_pass:
+            take_off(request, self.holds_sentinel)
+        if injection is not None:
+            put_on(request, injection)
+
+    def holds_sentinel(self, data: bytes) -> bool:
+        """Whether a sentinel of this run stands in `data`."""
+        return self._mark is not None and self._mark in data
+
+    def at_once(self, request: Request, routed: Routed) -> Routed | None:
+        """An allowed request with its credential, or denied for want of it; None when that has to be waited for.
+
+        What injects nothing, or goes nowhere, stays as it is.
+        """
+        inject = routed.decision.inject
+        if inject is None or routed.destination is None:
+            return routed
+        if self._supply is None:
+            return _denied(routed, _NO_VAULT_HINT)
+        try:
+            _check(request, routed, inject)
+            credential = self._supply.at_once(inject.credential)
+        except ImpyardError as exc:
+            return self._without(routed, inject, exc)
+        return None if credential is None else self._with(request, routed, inject, credential)
+
+    async def awaited(self, request: Request, routed: Routed) -> Routed:
+        """The same for what `at_once` had no answer for. May be cancelled: a renewal that has begun goes on."""
+        inject = routed.decision.inject
+        if inject is None or self._supply is None:
+            raise RuntimeError("nothing to wait for")
+        proxy = routed.destination.proxy if routed.destination is not None else None
+        address = str(proxy).removeprefix("via ") if proxy is not None else None
+        renewal = self._renewal(self._supply, inject.credential, address)
+        try:
+            async with asyncio.timeout(WAIT_S):
+                credential = await asyncio.shield(renewal)
+        except TimeoutError:
+            return self._without(routed, inject, ImpyardError("the renewal of the login does not come to an end"))
+        except ImpyardError as exc:
+            return self._without(routed, inject, exc)
+        return self._with(request, routed, inject, credential)
+
+    async def settle(self, limit_s: float) -> None:
+        """Let renewals that have begun come to their end: a token that was spent for one must not be lost."""
+        if self._renewals:
+            await asyncio.wait(self._renewals.values(), timeout=limit_s)
+
+    def _renewal(self, supply: Supply, name: str, proxy: str | None) -> asyncio.Task[Credential]:
+        """The renewal of a credential, one for all who wait for it."""
+        key = name, proxy
+        if (running := self._renewals.get(key)) is not None:
+            return running
+        task = self._renewals[key] = asyncio.ensure_future(supply.usable(name, proxy))
+
+        def forget(ended: asyncio.Task[Credential]) -> None:
+            self._renewals.pop(key, None)
+            if not ended.cancelled():
+                ended.exception()  # whoever waited has gone, perhaps
+
+        task.add_done_callback(forget)
+        return task
+
+    def _with(self, request: Request, routed: Routed, inject: Inject, credential: Credential) -> Routed:
+        """Routed with the headers of the credential."""
+        variant = inject.variant(credential.kind, {name.lower() for name, _ in request.headers})
+        try:
+            if variant is None:
+                raise ImpyardError(f"the policy has no headers for a credential that is {_KINDS[credential.kind]}")
+            injection = _render(inject, variant, credential)
+        except ImpyardError as exc:
+            return self._without(routed, inject, exc)
+        decision = dataclasses.replace(routed.decision, injected=injection.names)
+        return dataclasses.replace(routed, decision=decision, injection=injection)
+
+    def _without(self, routed: Routed, inject: Inject, why: ImpyardError) -> Routed:
+        """Denied; the person who runs it hears why."""
+        cause = inject.credential, why.message
+        if cause not in self._told and len(self._told) < _TOLD:
+            self._told.add(cause)
+            told = {"event": "credential", "name": inject.credential, "what": why.message, "hint": why.hint or ""}
+            self._tell(told)
+        return _denied(routed, why.for_agent if isinstance(why, Forbidden) else "")
+
+
+class Forbidden(ImpyardError):
+    """The credential must not go there. for_agent: what the box may know of it."""
+
+    def __init__(self, message: str, *, hint: str, for_agent: str) -> None:
+        super().__init__(message, hint=hint)
+        self.for_agent = for_agent
+
+
+def _check(request: Request, routed: Routed, inject: Inject) -> None:
+    """Raises Forbidden where the credential may not go, RuntimeError where nobody may."""
+    destination = routed.destination
+    assert destination is not None
+    if (destination.host, destination.port) != (request.host, request.port):
+        raise RuntimeError("a destination that is not the judged one")
+    if destination.upstream != routed.decision.upstream:
+        raise RuntimeError("a destination that the policy does not name")
+    if not destination.tls and not inject.over_http:
+        raise Forbidden(
+            f"credential {inject.credential} may not go to {request.host} over plain http",
+            hint=f"{inject.at}: let the entry lead to https, or write `over_http: true` beside its credential",
+            for_agent=_PLAIN_HINT,
+        )
+
+
+def _render(inject: Inject, variant: Variant, credential: Credential) -> Injection:
+    """The headers of a credential. Raises ImpyardError, without any value, when they cannot be made."""
+    values = credential.values()
+    headers: list[tuple[str, str]] = []
+    for name, template in variant.headers:
+        try:
+            text = template.render(values)
+        except KeyError:
+            missing = ", ".join(sorted(template.fields - values.keys()))
+            raise ImpyardError(f"credential {credential.name} has no {missing}", hint=f"see {inject.at}") from None
+        except ValueError:
+            text = ""
+        if not _VALUE.fullmatch(text):
+            raise ImpyardError(f"credential {credential.name} makes no legal {name} header") from None
+        headers.append((name, text))
+    return Injection(headers, inject.owned)
+
+
+def _denied(routed: Routed, hint: str) -> Routed:
+    refusal = denial("credential-unavailable", hint=hint or None)
+    decision = dataclasses.replace(
+        routed.decision, verdict=Verdict.DENY, reason=refusal.reason, hint=refusal.hint, injected=()
+    )
+    return Routed(decision)
