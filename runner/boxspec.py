@@ -63,7 +63,8 @@ class Limits:
 class Box:
     """Everything that tells one box from another.
 
-    `covered` are the paths to hide, with whether each is a folder; `shut` and `pinned` are those of the workspace's
+    `covered` are the paths to hide, with whether each is a folder; `cleaned` those that show another file in their
+    place, with that file; `shut` and `pinned` are those of the workspace's
     git repositories (see checkout.py); `inner_mounts` are the mount points inside the project; `secret_folders` are
     named to the probes, which try to read them; `labels` are added to those that every box has.
     """
@@ -74,6 +75,7 @@ class Box:
     workspace: Path
     limits: Limits
     covered: Sequence[tuple[Path, bool]] = ()
+    cleaned: Sequence[tuple[Path, Path]] = ()
     shut: Sequence[Path] = ()
     pinned: Sequence[Path] = ()
     inner_mounts: Sequence[Path] = ()
@@ -151,7 +153,12 @@ def relay_config(
         "env": dict(env),
         "probes": {
             "denied_host": denied_host(box),
-            "code_paths": [str(box.paths.root), "/opt/pi", *map(str, box.shut)],
+            "code_paths": [
+                str(box.paths.root),
+                "/opt/pi",
+                *map(str, box.shut),
+                *(str(path) for path, _ in box.cleaned),
+            ],
             "env_files": [str(path) for path, is_folder in box.covered if not is_folder],
             "key_paths": [str(folder) for folder in box.secret_folders],
             "uid": box.user.uid,
@@ -241,6 +248,7 @@ def _mounts(box: Box) -> list[dict[str, Any]]:
         _bind(paths.control / "passwd", Path("/etc/passwd"), writable=False),
         _bind(paths.control / "group", Path("/etc/group"), writable=False),
         _bind(paths.prompt, PROMPT, writable=False),
+        *(_bind(shown, path, writable=False) for path, shown in box.cleaned),
     ]
     return mounts + [_bind(Path("/dev/null"), path, writable=False) for path, is_folder in box.covered if not is_folder]
 

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from impyard.addon.errors import ImpyardError
 from impyard.certs import authority
-from impyard.runner import boxspec, checkout, credentials, gateway, leftovers, places
+from impyard.runner import boxspec, checkout, credentials, gateway, leftovers, places, secretscan
 from impyard.runner.coverwatch import CoverWatch
 from impyard.runner.diskwatch import DiskWatch, check_room
 from impyard.runner.gateway import Event
 from impyard.runner.gitsettings import own_settings
-from impyard.runner.project import check_root, hidden_paths, mounts_under, new_run
+from impyard.runner.project import check_root, mounts_under, new_run
 from impyard.runner.receipt import Receipt
 from impyard.runner.removal import remove_tree
 from impyard.runner.signals import Signals
@@ -49,6 +49,7 @@ RESERVE_BYTES = 256 * 1024
 class Plan:
     """What is to be opened. `root` and `workspace` are resolved; a `workspace` of None is a new folder of the run.
 
+    `allowed` are files that the box may see although they hold a secret, relative to the root or absolute.
     `policies` are the policy files in order; the demo model's own is added to them. `None` leaves a limit to impyard;
     `memory` in bytes. `mode` is "run" (`agent` on `prompt`) or "prove" (no agent). `listeners` are addresses
     and ports of this machine that "prove" tries to reach; `deep` are groups of the attempts of box/attacks that
@@ -66,6 +67,7 @@ class Plan:
     memory: int | None = None
     pids: int = DEFAULT_PIDS
     image: str | None = None
+    allowed: tuple[Path, ...] = ()
     listeners: tuple[tuple[str, int], ...] = ()
     deep: tuple[str, ...] = ()
 
@@ -157,16 +159,17 @@ class Enclosure:
         limits = self._limits(facts)
         image = self._image()
         apart = (plan.workspace,) if plan.workspace and not plan.workspace.is_relative_to(plan.root) else ()
-        covered = list(hidden_paths(plan.root, *apart))
+        secret = self._secrets((plan.root, *apart))
         guard = self._guard()
-        hidden = {path for path, _ in covered}
+        hidden = {found.path for found in secret}
         self.box = boxspec.Box(
             paths=paths,
             image=image,
             user=user,
             workspace=self.workspace,
             limits=limits,
-            covered=covered,
+            covered=[(found.path, found.is_folder) for found in secret if found.clean is None],
+            cleaned=self._clean_copies(secret),
             shut=[path for path in guard.shut if path not in hidden],
             pinned=guard.pinned,
             inner_mounts=mounts_under(plan.root),
@@ -323,6 +326,28 @@ class Enclosure:
             pids=plan.pids,
             ceiling_s=plan.ceiling_s,
         )
+
+    def _secrets(self, folders: Sequence[Path]) -> list[secretscan.Found]:
+        """What to keep from the box; said and written down."""
+        plan = self.plan
+        found = secretscan.scan(folders)
+        secret = secretscan.without_allowed(found, plan.allowed, plan.root)
+        for line in secretscan.notes(secret, plan.root):
+            self._note(line)
+        self.receipt.kept = [item.record() for item in secret[: secretscan.RECORDED]]
+        self.receipt.kept_more = max(0, len(secret) - secretscan.RECORDED)
+        self.receipt.shown = sorted({str(item.path) for item in found} - {str(item.path) for item in secret})
+        return secret
+
+    def _clean_copies(self, secret: Sequence[secretscan.Found]) -> list[tuple[Path, Path]]:
+        """Write the copies that the box sees in the place of files with a secret."""
+        copies = []
+        for number, found in enumerate(item for item in secret if item.clean is not None):
+            copy = self.paths.control / f"clean-{number}"
+            copy.write_bytes(found.clean or b"")
+            copy.chmod(0o444)
+            copies.append((found.path, copy))
+        return copies
 
     def _guard(self) -> checkout.Guard:
         """What the box must not write of a checkout to work on, with all of it there."""

@@ -21,7 +21,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "b": "\b"}
 def named_paths(text: str) -> list[tuple[bool, str]]:
     """The paths that settings name: whether of hooks, else of more settings, and the value."""
     found = {
-        (key.lower() == "hookspath", _value(raw)): None for one in _PATH_SETTINGS for key, raw in one.findall(text)
+        (key.lower() == "hookspath", plain_value(raw)): None for one in _PATH_SETTINGS for key, raw in one.findall(text)
     }
     return [(is_hooks, value) for is_hooks, value in found if value and "\0" not in value]
 
@@ -58,7 +58,7 @@ def text_of_file(file: Path) -> str:
         return ""
 
 
-def _value(raw: str) -> str:
+def plain_value(raw: str) -> str:
     """A value as git takes it: without quotes, comment, escapes, and blanks at its end."""
     value, end, is_quoted = "", 0, False
     chars = iter(raw)

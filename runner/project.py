@@ -6,19 +6,19 @@ mounted.
 
 from __future__ import annotations
 
-import errno
 import os
 import pwd
 import re
 import secrets
 import shlex
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.secretkinds import is_env
 from impyard.runner.text import visible
 
 POLICY = Path("policies/gateway.yaml")
@@ -119,7 +119,7 @@ def check_workspace(path: Path, root: Path, secret_folders: Sequence[Path] = ())
         if folder.is_relative_to(root / name):
             raise ImpyardError(f"the workspace {folder} lies in {name}/, which the box must not write", hint=other)
     inner = folder.relative_to(root).parts if folder.is_relative_to(root) else ()
-    if hidden := next(filter(_is_env, inner), None):
+    if hidden := next(filter(is_env, inner), None):
         raise ImpyardError(f"the workspace {folder} lies in {hidden}, which the box must not see", hint=other)
     for home in _homes():
         if folder == home or folder in home.parents:
@@ -162,52 +162,6 @@ def policy_files(root: Path, named: Sequence[Path], workspace: Path | None) -> t
     return files
 
 
-def hidden_paths(*roots: Path) -> Iterator[tuple[Path, bool]]:
-    """What the box must not see under these folders, as (path, whether it is a folder).
-
-    Each `.env` and `.env.*` but `.env.example`. The file that a link leads to is named in the link's place, if it lies
-    under one of the folders; elsewhere the box cannot see it. A link that leads to a folder, or into policies/, hides
-    nothing: an agent may have left it, and later boxes would miss what it names. And each socket and named pipe: a
-    read-only mount does not keep anybody from talking to the program behind one. Raises ImpyardError for a folder that
-    cannot be searched, and for a name that cannot be covered.
-    """
-    seen: set[Path] = set()
-    for root in roots:
-        pending = [str(root)]
-        while pending:
-            try:
-                with os.scandir(pending.pop()) as entries:
-                    for entry in entries:
-                        if _is_env(entry.name):
-                            path = _env_path(entry, roots)
-                            if path is not None and path not in seen:
-                                seen.add(path)
-                                check_mountable(path)
-                                yield path, path.is_dir()
-                        elif entry.is_dir(follow_symlinks=False):
-                            if entry.path != f"{root}/runs":
-                                pending.append(entry.path)
-                        elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
-                            check_mountable(Path(entry.path))
-                            yield Path(entry.path), False
-            except PermissionError as exc:
-                # A box that runs as the caller cannot read it either; one that root starts runs as another user.
-                if os.geteuid() == 0:
-                    raise ImpyardError(
-                        f"cannot search {visible(str(exc.filename))} for .env files",
-                        hint="the box might read what root cannot",
-                    ) from exc
-            except FileNotFoundError:
-                continue
-            except OSError as exc:
-                if exc.errno != errno.ENAMETOOLONG:
-                    raise
-                raise ImpyardError(
-                    f"folders in {root} are nested deeper than a path can be long, and the box might find a .env there",
-                    hint="remove them, or choose another folder",
-                ) from exc
-
-
 def check_mountable(path: Path) -> None:
     """Raises ImpyardError for a name that the engine cannot be told: its JSON holds nothing but Unicode."""
     try:
@@ -217,23 +171,6 @@ def check_mountable(path: Path) -> None:
             f"{visible(str(path))} must be kept from the box, but its name is not valid UTF-8",
             hint="rename it, or remove it",
         ) from exc
-
-
-def _is_env(name: str) -> bool:
-    return name == ".env" or (name.startswith(".env.") and name != ".env.example")
-
-
-def _env_path(entry: os.DirEntry[str], roots: Sequence[Path]) -> Path | None:
-    """What to cover for an entry with the name of a .env file."""
-    if not entry.is_symlink():
-        return Path(entry.path)
-    try:
-        path = Path(entry.path).resolve(strict=True)
-        is_file = path.is_file()
-    except (OSError, RuntimeError):  # it leads nowhere, or in a circle
-        return None
-    inside = any(path.is_relative_to(root) and not path.is_relative_to(root / "policies") for root in roots)
-    return path if is_file and inside else None
 
 
 def mounts_under(root: Path, table: Path = Path("/proc/self/mountinfo")) -> list[Path]:

@@ -49,7 +49,9 @@ class Receipt:
     that came to nothing, but for those whose client left. `files` are what the
     workspace gained (`files_more` are not listed; not `files_complete`: it holds more than is looked at),
     `repositories` the git repositories among it, `links` the links in git's own folders. `made` is what lies in the
-    workspace while the run lasts only (see places.py).
+    workspace while the run lasts only (see places.py). `kept` are the files with secrets that were kept from the box
+    (`path`, `kind`, and `how`: "covered" or "cleaned"; `kept_more` are not listed), `shown` those that were shown on
+    purpose.
     """
 
     run: str
@@ -89,6 +91,9 @@ class Receipt:
     repositories: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     made: list[dict[str, Any]] = field(default_factory=list)
+    kept: list[dict[str, Any]] = field(default_factory=list)
+    kept_more: int = 0
+    shown: list[str] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
         """Write the receipt so that a reader sees the old one or the new one, never a half. Raises OSError."""

@@ -55,6 +55,7 @@ class Options:
     memory: int | None = None
     pids: int = DEFAULT_PIDS
     image: str | None = None
+    allowed: Sequence[Path] = ()
 
 
 def run(options: Options, view: View, version: str, spawned: Spawned | None = None) -> int:
@@ -98,6 +99,7 @@ def make_plan(options: Options) -> Plan:
         memory=options.memory,
         pids=options.pids,
         image=options.image,
+        allowed=tuple(options.allowed),
     )
 
 

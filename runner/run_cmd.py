@@ -71,6 +71,14 @@ class PromptCommand(click.Command):
     metavar="DIR",
     help="An existing folder for the agent to work in. Default: a new one in runs/.",
 )
+@click.option(
+    "--allow-file",
+    "allowed",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="PATH",
+    help="Show the agent this file of the project although it holds a secret. May be given again.",
+)
 @click.option("--model", metavar="PROVIDER/MODEL", help="The model, or `demo`. Default: that of your pi settings.")
 @click.option(
     "--ceiling",
@@ -98,6 +106,7 @@ def run(
     project: Path | None,
     policies: tuple[Path, ...],
     workspace: Path | None,
+    allowed: tuple[Path, ...],
     model: str | None,
     ceiling: float,
     cpus: float | None,
@@ -133,6 +142,7 @@ def run(
             memory=memory,
             pids=pids,
             image=image,
+            allowed=allowed,
         )
         try:
             return run_box(options, make_view(as_json=as_json, environ=os.environ), version(), spawned)

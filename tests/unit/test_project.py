@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,21 +13,10 @@ from impyard.runner.project import (
     check_root,
     check_workspace,
     find_root,
-    hidden_paths,
     mounts_under,
     new_run,
     policy_files,
 )
-
-
-@contextlib.contextmanager
-def bound(path: Path) -> Iterator[None]:
-    """A listening socket at `path`, however long that is."""
-    folder = os.open(path.parent, os.O_PATH)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
-        os.close(folder)
-        yield
 
 
 def make_project(folder: Path) -> Path:
@@ -260,70 +246,12 @@ def test_a_policy_that_the_box_could_edit_is_refused(tmp_path: Path) -> None:
         policy_files(root, [], None)
 
 
-def test_every_env_file_is_found_and_the_example_is_not(tmp_path: Path) -> None:
-    root = tmp_path.resolve()
-    for name in (".env", "a/.env.local", "a/b/.env", "a/.env.example", "a/environment", "runs/x/.env", "c/.env/inner"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("S=1")
-    found = dict(hidden_paths(root))
-    assert found == {
-        root / ".env": False,
-        root / "a/.env.local": False,
-        root / "a/b/.env": False,
-        root / "c/.env": True,
-    }
-
-
-def test_an_env_link_covers_what_it_leads_to_if_the_box_could_see_it(tmp_path: Path) -> None:
-    root = tmp_path / "p"
-    (root / "deploy").mkdir(parents=True)
-    (root / "deploy" / "secrets").write_text("S=1")
-    (tmp_path / "outside").write_text("S=1")
-    (root / ".env").symlink_to("deploy/secrets")
-    (root / ".env.far").symlink_to(tmp_path / "outside")
-    (root / ".env.dead").symlink_to("nothing")
-    assert list(hidden_paths(root)) == [(root / "deploy" / "secrets", False)]
-
-
-@pytest.mark.parametrize(
-    "target", [".", "..", "../src", "../policies/gateway.yaml", "../policies", "/", ".env", "../x"]
-)
-def test_an_env_link_that_an_agent_left_hides_nothing_of_the_project(tmp_path: Path, target: str) -> None:
-    root = tmp_path / "p"
-    for file in ("src/main.py", "policies/gateway.yaml", "ws/work"):
-        (root / file).parent.mkdir(parents=True)
-        (root / file).write_text("")
-    (root / "ws" / ".env").symlink_to(target)
-    assert list(hidden_paths(root)) == []
-    assert list(hidden_paths(root, root / "ws")) == []
-
-
 @pytest.mark.parametrize("name", [".env", ".env.d/ws"])
 def test_a_workspace_that_would_be_covered_is_refused(tmp_path: Path, name: str) -> None:
     root = tmp_path.resolve() / "p"
     (root / name).mkdir(parents=True)
     with pytest.raises(ImpyardError, match="must not see"):
         check_workspace(root / name, root)
-
-
-def test_folders_behind_links_are_not_searched(tmp_path: Path) -> None:
-    root = tmp_path / "p"
-    root.mkdir()
-    (tmp_path / "far").mkdir()
-    (tmp_path / "far" / ".env").write_text("")
-    (root / "far").symlink_to(tmp_path / "far")
-    (root / "loop").symlink_to(root)
-    assert list(hidden_paths(root)) == []
-
-
-def test_sockets_and_pipes_are_hidden_and_ordinary_files_and_links_are_not(tmp_path: Path) -> None:
-    root = tmp_path / "p"
-    (root / ".git").mkdir(parents=True)
-    (root / "file").write_text("")
-    (root / "link").symlink_to("file")
-    os.mkfifo(root / "pipe")
-    with bound(root / ".git" / "daemon.ipc"):
-        assert set(hidden_paths(root)) == {(root / "pipe", False), (root / ".git" / "daemon.ipc", False)}
 
 
 def test_the_mounts_inside_a_folder_are_found_whatever_their_names(tmp_path: Path) -> None:
@@ -362,28 +290,3 @@ def test_a_file_in_the_place_of_the_runs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     with pytest.raises(ImpyardError, match="cannot make a folder"):
         new_run(tmp_path)
-
-
-@pytest.mark.attack("136", "140")
-@pytest.mark.parametrize("name", [b".env.\xff", b"pipe\xff"])
-def test_what_cannot_be_covered_is_refused(tmp_path: Path, name: bytes) -> None:
-    """The engine's JSON would name another file, made anew, and leave this one bare."""
-    path = os.path.join(os.fsencode(tmp_path), name)
-    os.mkfifo(path) if name.startswith(b"pipe") else os.close(os.open(path, os.O_CREAT))
-    with pytest.raises(ImpyardError, match="not valid UTF-8"):
-        list(hidden_paths(tmp_path))
-
-
-@pytest.mark.attack("136", "140")
-def test_folders_too_deep_to_be_searched_are_refused(tmp_path: Path) -> None:
-    here = os.open(tmp_path, os.O_RDONLY)
-    for number in range(20):
-        if number == 10:
-            assert list(hidden_paths(tmp_path)) == [], "the control: half as deep"
-        os.mkdir("x" * 250, dir_fd=here)
-        inner = os.open("x" * 250, os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(here)
-    with pytest.raises(ImpyardError, match="nested deeper"):
-        list(hidden_paths(tmp_path))

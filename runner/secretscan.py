@@ -1,0 +1,232 @@
+"""What a box must not see of the folders that it is given: each file that is there for a secret, sockets and pipes.
+
+Looks at names, and into the few small files whose name says that there may be a key; it changes nothing. The box
+covers what is found, or shows a cleaned copy of it (boxspec.py); coverwatch.py sees that the covers stay on. What a
+file with a secret looks like is secretkinds.py's to say; secrets in ordinary files are for `impyard doctor --secrets`
+to find.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner.gitsettings import MAX_SETTINGS_BYTES, named_paths
+from impyard.runner.project import check_mountable
+from impyard.runner.secretclean import git_stores
+from impyard.runner.secretkinds import ENVIRONMENT, HEAD_BYTES, PACKAGES, Suspect, is_env, suspect
+from impyard.runner.text import visible
+
+CHANNEL = "socket or pipe"
+RECORDED = 1000  # in a receipt
+NOTED = 5  # so many are named before a run; the receipt has all
+MAX_INCLUDED = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One file to keep from the box, or a folder. `clean` is the content to show in its place; without one nothing is
+    shown. `kind` says in words what it holds."""
+
+    path: Path
+    kind: str
+    is_folder: bool = False
+    clean: bytes | None = None
+
+    @property
+    def how(self) -> str:
+        """ "covered" or "cleaned"."""
+        return "covered" if self.clean is None else "cleaned"
+
+    def record(self) -> dict[str, Any]:
+        """For a receipt."""
+        return {"path": str(self.path), "kind": self.kind, "how": self.how}
+
+
+def scan(roots: Sequence[Path]) -> list[Found]:
+    """What to keep from the box under these folders (resolved), but for the first one's runs/ and the like.
+
+    Environment files, sockets and pipes everywhere: a read-only mount does not keep anybody from talking to the program
+    behind one. Other secrets everywhere but in installed packages, whose files are public. The file that a link leads
+    to is taken in the link's place, if it lies under one of the folders; elsewhere the box cannot see it. A link that
+    leads to a folder, or into policies/, hides nothing: an agent may have left it, and later boxes would miss what it
+    names.
+
+    Raises ImpyardError for a folder that cannot be searched, and for a name that cannot be covered.
+    """
+    found: dict[Path, Found] = {}
+    for item in _walk(roots):
+        if item.path not in found:
+            check_mountable(item.path)
+            found[item.path] = item
+    return sorted(found.values(), key=lambda item: item.path)
+
+
+def without_allowed(found: Sequence[Found], allowed: Iterable[Path], root: Path) -> list[Found]:
+    """What is left to keep from the box when these paths (relative to `root`, or absolute) are shown on purpose; one
+    may be a folder, for all files in it. Raises ImpyardError for one that names nothing that can be shown."""
+    shown: set[Path] = set()
+    for path in allowed:
+        places = {Path(os.path.normpath(root / path)), Path(os.path.realpath(root / path))}
+        meant = [
+            item for item in found if item.kind != CHANNEL and not places.isdisjoint((item.path, *item.path.parents))
+        ]
+        if not meant:
+            raise ImpyardError(f"--allow-file {visible(str(path))}: {_why_not(places, found)}", hint=_ALLOW_HINT)
+        shown.update(item.path for item in meant)
+    return [item for item in found if item.path not in shown]
+
+
+def notes(found: Iterable[Found], root: Path) -> list[str]:
+    """What to say before a run, line by line; nothing of environment files, sockets and pipes, which nobody expects in
+    a box."""
+    worth = [item for item in found if item.kind not in (ENVIRONMENT, CHANNEL)]
+    lines = [f"{item.how} in the box: {shown(item.path, root)} ({item.kind})" for item in worth[:NOTED]]
+    if worth:
+        more = f"and {len(worth) - NOTED} more, which the receipt names; " if len(worth) > NOTED else ""
+        lines.append(f"{more}`--allow-file PATH` shows the agent one as it is")
+    return lines
+
+
+def shown(path: Path, root: Path) -> str:
+    """A path for people: below the project without it."""
+    return visible(str(path.relative_to(root) if path.is_relative_to(root) else path))
+
+
+_ALLOW_HINT = "name a file, relative to the project, that the run says is covered or cleaned"
+
+
+def _why_not(places: Iterable[Path], found: Iterable[Found]) -> str:
+    if not any(os.path.lexists(place) for place in places):
+        return "there is no such file"
+    for item in found:
+        if item.kind == CHANNEL and item.path in places:
+            return "a socket or pipe is never shown"
+        if item.is_folder and any(place.is_relative_to(item.path) for place in places):
+            return f"it lies in {visible(str(item.path))}, which is covered as a whole"
+    return "it is not covered"
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+def _walk(roots: Sequence[Path]) -> Iterator[Found]:
+    for root in roots:
+        runs = f"{root}/runs"
+        pending = [(str(root), False)]
+        while pending:
+            folder, is_package = pending.pop()
+            name = os.path.basename(folder)
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        if entry.name.startswith(".env") and is_env(entry.name):
+                            if (path := _env_path(entry, roots)) is not None:
+                                yield Found(path, ENVIRONMENT, path.is_dir())
+                        elif entry.is_dir(follow_symlinks=False):
+                            if entry.path != runs:
+                                pending.append((entry.path, is_package or entry.name.lower() in PACKAGES))
+                        elif entry.is_file(follow_symlinks=False):
+                            if not is_package and (look := suspect(entry.name, name)):
+                                yield from _look(entry.path, look, roots)
+                        elif not entry.is_symlink():
+                            yield Found(Path(entry.path), CHANNEL)
+                        elif (
+                            not is_package
+                            and (look := suspect(entry.name, name))
+                            and (target := _target(entry.path, roots)) is not None
+                        ):
+                            yield from _look(str(target), look, roots, is_link=True)
+            except PermissionError as exc:
+                # A box that runs as the caller cannot read it either; one that root starts runs as another user.
+                if os.geteuid() == 0:
+                    raise ImpyardError(
+                        f"cannot search {visible(str(exc.filename))} for files with secrets",
+                        hint="the box might read what root cannot",
+                    ) from exc
+            except FileNotFoundError:
+                continue
+            except OSError as exc:
+                if exc.errno != errno.ENAMETOOLONG:
+                    raise
+                raise ImpyardError(
+                    f"folders in {root} are nested deeper than a path can be long, and the box might find a .env there",
+                    hint="remove them, or choose another folder",
+                ) from exc
+
+
+def _env_path(entry: os.DirEntry[str], roots: Sequence[Path]) -> Path | None:
+    """What to cover for an entry with the name of an environment file."""
+    return _target(entry.path, roots) if entry.is_symlink() else Path(entry.path)
+
+
+def _target(link: str, roots: Sequence[Path]) -> Path | None:
+    """The file that a link leads to, if a box could see it there."""
+    try:
+        path = Path(link).resolve(strict=True)
+        is_file = path.is_file()
+    except (OSError, RuntimeError):  # it leads nowhere, or in a circle
+        return None
+    inside = any(path.is_relative_to(root) and not path.is_relative_to(root / "policies") for root in roots)
+    return path if is_file and inside else None
+
+
+def _look(path: str, look: Suspect, roots: Sequence[Path], *, is_link: bool = False) -> Iterator[Found]:
+    """What is in a file whose name makes it suspect. A link's name alone hides nothing: an agent may have left it."""
+    if look.look is None and look.clean is None:
+        if not is_link:
+            yield Found(Path(path), look.kind)
+        return
+    limit = MAX_SETTINGS_BYTES + 1 if look.clean else HEAD_BYTES
+    try:
+        data = _head(path, limit)
+    except FileNotFoundError:
+        return
+    except OSError:
+        if os.geteuid() == 0:  # see above
+            yield Found(Path(path), look.kind)
+        return
+    if look.look is not None and (kind := look.look(data)):
+        yield Found(Path(path), kind)
+    elif look.clean is not None and data:
+        yield from _cleaned(Path(path), data, look, roots)
+
+
+def _cleaned(path: Path, data: bytes, look: Suspect, roots: Sequence[Path]) -> Iterator[Found]:
+    text = data.decode("utf-8", "surrogateescape")
+    clean = look.clean(text) if look.clean is not None and len(data) <= MAX_SETTINGS_BYTES else None
+    if clean is None:
+        yield Found(path, look.kind)
+    elif clean != text:
+        yield Found(path, look.kind, clean=clean.encode("utf-8", "surrogateescape"))
+    if path.name.startswith("config"):
+        yield from _named_by_git(path, text, look, roots)
+
+
+def _named_by_git(path: Path, text: str, look: Suspect, roots: Sequence[Path]) -> Iterator[Found]:
+    """The files with passwords that git's settings name, and those with more settings."""
+    if not re.search(r"(?im)\binclude|\bstore\b", text):
+        return
+    top = path.parent.parent  # of the checkout, where git runs
+    for name in git_stores(text):
+        for place in {top / os.path.expanduser(name), path.parent / os.path.expanduser(name)}:
+            if (target := _target(str(place), roots)) is not None:
+                yield Found(target, "login")
+    for is_hooks, name in named_paths(text)[:MAX_INCLUDED]:
+        target = None if is_hooks else _target(str(path.parent / os.path.expanduser(name)), roots)
+        if target is not None and not target.name.startswith("config"):
+            yield from _look(str(target), look, roots)
+
+
+def _head(path: str, limit: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, limit)
+    finally:
+        os.close(descriptor)
