@@ -101,7 +101,7 @@ async def system_lookup(host: str) -> list[str]:
     def ask() -> None:
         found: list[str] | Exception
         try:
-            found = _ask_system(host)
+            found = ask_system(host)
         except (OSError, ValueError) as exc:
             found = exc
         with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -112,7 +112,8 @@ async def system_lookup(host: str) -> list[str]:
     return await answer
 
 
-def _ask_system(host: str) -> list[str]:
+def ask_system(host: str) -> list[str]:
+    """The same, standing still meanwhile. Raises OSError."""
     absolute = host if _in_hosts_file(host) else f"{host}."  # the file's names end without a dot
     found = socket.getaddrinfo(absolute, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(item[4][0]) for item in found))

@@ -28,10 +28,12 @@ class TokenEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The last refresh that failed. at: milliseconds since 1970. what: for people, without any value."""
+    """The last refresh that failed. at: milliseconds since 1970. what: for people, without any value. final: there is
+    no use in another one until the credential changes."""
 
     at: int
     what: str
+    final: bool = False
 
 
 class Credential(msgspec.Struct, frozen=True, omit_defaults=True):
