@@ -36,8 +36,10 @@ def backend_name() -> str:
 
 
 def emptied(credential: Credential) -> Credential:
-    """A credential as the vault's file keeps it: without its secrets."""
-    return msgspec.structs.replace(credential, key="", access="", refresh="", fields={})
+    """A credential as the vault's file keeps it: without its secrets, with the names of its fields."""
+    return msgspec.structs.replace(
+        credential, key="", access="", refresh="", fields=dict.fromkeys(credential.fields, "")
+    )
 
 
 def store(ring_name: str, credential: Credential) -> None:

@@ -130,15 +130,21 @@ class Vault:
             self._store(document, credential, keyring)
 
     def update(
-        self, name: str, change: Callable[[Credential | None], Credential | None], *, keyring: bool | None = None
+        self,
+        name: str,
+        change: Callable[[Credential | None], Credential | None],
+        *,
+        revive: bool = False,
+        keyring: bool | None = None,
     ) -> Credential | None:
         """Store what `change` makes of the newest state of a credential, and return what is stored in the end.
 
         `change` gets None where there is none and returns None to leave things as they are; nothing else changes the
-        vault meanwhile. A removed credential stays removed: `change` is not asked. Only `put` brings it back.
+        vault meanwhile. A removed credential stays removed, and `change` is not asked: only `put` and `revive` bring
+        it back.
         """
         with self._changing() as document:
-            if name in document.removed:
+            if name in document.removed and not revive:
                 return None
             current = self._whole(document, name) if name in document.credentials else None
             changed = change(current)

@@ -1,0 +1,130 @@
+"""Entries of pi's files as credentials of the vault. Which entry counts is keysources.py's business.
+
+What is secret in an entry beyond its key or tokens becomes a field of the credential; the rest is kept as its `extra`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from impyard.addon.errors import ImpyardError
+from impyard.addon.vault.credential import Credential
+from impyard.addon.vault.store import fault_of_value
+from impyard.runner.pifiles import (
+    RESERVED_FIELDS,
+    SECRET_NAME,
+    header_field,
+    resolve_template,
+    template_variables,
+)
+
+_NO_EXTRA = ("type", "key", "access", "refresh", "expires", "accountId", "env")
+
+
+def key_credential(name: str, key: str, source: str) -> Credential:
+    """A key as a credential. Anthropic's tokens of a subscription are logins, wherever they were kept as keys."""
+    if "sk-ant-oat" in key:
+        return Credential(name=name, kind="oauth", access=key, source=source)
+    return Credential(name=name, kind="api_key", key=key, source=source)
+
+
+def login_credential(name: str, entry: Mapping[str, Any], environ: Mapping[str, str], file: Path) -> Credential:
+    """An entry of auth.json. Raises ImpyardError for one without a key, or with a key that cannot be resolved."""
+    where = f"{file}: {name}"
+    own = {key: text for key, text in _object(entry, "env").items() if isinstance(text, str) and text}
+    if entry.get("type") == "oauth":
+        access, refresh = _text(entry, "access"), _text(entry, "refresh")
+        if not access and not refresh:
+            raise ImpyardError(f"{where}: the login has no token", hint="log in again with `pi`")
+        login = Credential(
+            name=name,
+            kind="oauth",
+            access=access,
+            refresh=refresh,
+            expires=login_expires(entry),
+            account=_text(entry, "accountId") if not fault_of_value(_text(entry, "accountId")) else "",
+            source="pi",
+            pi_file=os.path.realpath(file),  # as pi locks it
+        )
+        named: set[str] = set()
+    else:
+        text = _text(entry, "key")
+        if not text:
+            raise ImpyardError(f"{where}: the entry has no key", hint="log in again with `pi`")
+        named = template_variables(text)
+        login = key_credential(name, resolve_template(text, own, environ, where), "pi")
+    others = {key: value for key, value in entry.items() if key not in _NO_EXTRA}
+    plain_env = {key: text for key, text in own.items() if key not in named and not SECRET_NAME.search(key)}
+    plain = {key: value for key, value in others.items() if not SECRET_NAME.search(key)}
+    secret = {key: value for key, value in (own | others).items() if key not in plain and key not in plain_env}
+    return msgspec.structs.replace(
+        login,
+        extra=plain | ({"env": plain_env} if plain_env else {}),
+        fields=_fields(secret, login),
+    )
+
+
+def custom_credential(name: str, entry: Mapping[str, Any], environ: Mapping[str, str], file: Path) -> Credential:
+    """A provider of models.json. Raises ImpyardError when its key or a header cannot be resolved."""
+    where = f"{file}: {name}"
+    key = resolve_template(text, {}, environ, where) if (text := _text(entry, "apiKey")) else ""
+    fields: dict[str, str] = {}
+    for header, template in _secret_headers(entry):
+        named = header_field(header, template)
+        value = resolve_template(template, {}, environ, where)
+        if fields.setdefault(named, value) != value:
+            raise ImpyardError(f"{where}: the header {header} has several values", hint="name one provider for each")
+        bare = value.partition(" ")[2].strip()  # `Bearer …`: the token alone is a secret too
+        if bare:
+            fields[f"{named}.bare"] = bare
+    return msgspec.structs.replace(key_credential(name, key, "models"), fields=fields)
+
+
+def has_secrets(entry: Mapping[str, Any]) -> bool:
+    """Whether a provider of models.json has a key, or a header that holds a secret."""
+    return bool(_text(entry, "apiKey") or _secret_headers(entry))
+
+
+def _secret_headers(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The headers of a provider and its models that hold a secret, with their templates."""
+    models = entry.get("models")
+    parts = [entry, *(models if isinstance(models, list) else ())]
+    return [
+        (name, value)
+        for part in parts
+        if isinstance(part, dict)
+        for name, value in _object(part, "headers").items()
+        if header_field(name, value)
+    ]
+
+
+def _fields(secret: Mapping[str, Any], login: Credential) -> dict[str, str]:
+    """What else is secret in an entry of pi's, as fields: watched like the key, as far as a header could carry it."""
+    known = set(login.secrets().values())
+    return {
+        f"own-{name}" if name in RESERVED_FIELDS else name: value
+        for name, value in secret.items()
+        if isinstance(value, str) and value not in known and not fault_of_value(value)
+    }
+
+
+def login_expires(entry: Mapping[str, Any]) -> int:
+    """When a login of pi's ends. Without a time pi refreshes it before its next use, so it counts as long over."""
+    value = entry.get("expires")
+    known = int(value) if isinstance(value, int | float) and 0 < value < 1e17 else 0
+    return known or (1 if _text(entry, "refresh") else 0)
+
+
+def _text(entry: Mapping[str, Any], name: str) -> str:
+    value = entry.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _object(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = entry.get(name)
+    return value if isinstance(value, dict) else {}
