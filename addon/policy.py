@@ -11,6 +11,7 @@ from pathlib import Path
 
 from impyard.addon.errors import Fault, PolicyError
 from impyard.addon.policyfile import MAX_BYTES, read_entries
+from impyard.addon.policyhomes import Homes
 from impyard.addon.request import is_address
 from impyard.addon.rules import Entry, Inject, MatchFailed, Proxy, Route, Rule, Upstream
 
@@ -116,11 +117,12 @@ def read_policy(contents: Sequence[tuple[Path, bytes]], *, root: Path | None = N
     entries: list[Entry] = []
     faults: list[Fault] = []
     digest = hashlib.sha256()
+    homes = Homes()
     if not contents:
         faults.append(Fault("policy", 0, 0, "no policy file was given"))
     for path, data in contents:
         digest.update(data)
-        found, wrong = read_entries(data, file=shown(path, root), folder=path.parent, first=len(entries))
+        found, wrong = read_entries(data, file=shown(path, root), folder=path.parent, first=len(entries), homes=homes)
         entries += found
         faults += wrong
     if faults:

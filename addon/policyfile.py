@@ -13,6 +13,8 @@ from pathlib import Path
 import re2
 
 from impyard.addon.errors import Fault
+from impyard.addon.policyhomes import Homes
+from impyard.addon.policyinject import BINDING_KEYS, Leg, read_inject, read_sentinels
 from impyard.addon.policyroutes import ROUTE_KEYS, read_route
 from impyard.addon.request import METHOD, canonical_host, is_address, split_authority
 from impyard.addon.rules import DEFAULT_PORTS, Entry, Paths, Rule, path_options
@@ -23,7 +25,7 @@ MAX_RULES = 100_000  # aliases repeat what they name: counted after repetition
 MAX_FAULTS = 50
 
 POLICY_KEYS = ("networkPolicies",)
-ENTRY_KEYS = ("host", "policies", "port", "scheme", *ROUTE_KEYS)
+ENTRY_KEYS = ("host", "policies", "port", "scheme", *ROUTE_KEYS, *BINDING_KEYS)
 RULE_KEYS = ("action", "method", "path", "name", "websocket", "max_body", "query")
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
@@ -33,14 +35,17 @@ _LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
 _BACKREFERENCE = re.compile(r"\\[1-9]|\(\?P=")
 
 
-def read_entries(data: bytes, *, file: str, folder: Path, first: int = 0) -> tuple[list[Entry], list[Fault]]:
+def read_entries(
+    data: bytes, *, file: str, folder: Path, first: int = 0, homes: Homes | None = None
+) -> tuple[list[Entry], list[Fault]]:
     """The entries in `data` and every fault found in it; the entries may be used only if there is no fault.
 
     file: the name for messages. folder: what a relative `upstream_ca` starts from. first: the order of the first entry.
+    homes: what entries of earlier files put into the box.
     """
     if len(data) > MAX_BYTES:
         return [], [Fault(file, 0, 0, f"is larger than {MAX_BYTES >> 20} MiB")]
-    reader = _Reader(Nodes(file), folder)
+    reader = _Reader(Nodes(file), folder, Homes() if homes is None else homes)
     collecting = gc.isenabled()
     gc.disable()  # a big file makes some 100,000 objects that all stay: the collector would take a third of the time
     try:
@@ -55,9 +60,10 @@ def read_entries(data: bytes, *, file: str, folder: Path, first: int = 0) -> tup
 
 
 class _Reader:
-    def __init__(self, nodes: Nodes, folder: Path) -> None:
+    def __init__(self, nodes: Nodes, folder: Path, homes: Homes) -> None:
         self.nodes = nodes
         self.folder = folder
+        self.homes = homes
         self.rules_seen = 0
         self.paths = Paths(0)  # of the entry that is being read
 
@@ -92,6 +98,9 @@ class _Reader:
         host = self.host(values["host"]) if "host" in values else None
         ports = self.ports(values.get("scheme"), values.get("port"))
         upstream = read_route(nodes, self.folder, *(values.get(key) for key in ROUTE_KEYS))
+        leg = Leg(host, ports, upstream)
+        inject = read_inject(nodes, values["inject"], leg, self.homes) if "inject" in values else None
+        passing = read_sentinels(nodes, values["sentinels"]) if "sentinels" in values else False
         rules = self.rules(values["policies"]) if "policies" in values else []
         if host is None or len(nodes.faults) > known:
             return None
@@ -100,7 +109,17 @@ class _Reader:
         except re2.error:
             nodes.fault(node, f'the rules of "{host}" are too large to be matched together')
             return None
-        return Entry(host, ports, rules, self.paths, order=order, at=nodes.at(node), upstream=upstream)
+        return Entry(
+            host,
+            ports,
+            rules,
+            self.paths,
+            order=order,
+            at=nodes.at(node),
+            upstream=upstream,
+            inject=inject,
+            sentinels_pass=passing,
+        )
 
     def rules(self, node: Node) -> list[Rule]:
         rules = []

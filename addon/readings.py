@@ -248,7 +248,7 @@ def _spellings(*names: str) -> frozenset[str]:
 
 _METHOD_HEADERS = _spellings("x-http-method-override", "x-http-method", "x-method-override")
 _TARGET_HEADERS = _spellings("x-original-url", "x-rewrite-url")
-_OVERRIDES = _METHOD_HEADERS | _TARGET_HEADERS
+OVERRIDES = _METHOD_HEADERS | _TARGET_HEADERS
 
 
 def overrides(headers: tuple[tuple[str, str], ...]) -> tuple[list[str], list[str]]:
@@ -258,7 +258,7 @@ def overrides(headers: tuple[tuple[str, str], ...]) -> tuple[list[str], list[str
     """
     methods: list[str] = []
     targets: list[str] = []
-    if not _OVERRIDES.isdisjoint([name.lower() for name, _ in headers]):
+    if not OVERRIDES.isdisjoint([name.lower() for name, _ in headers]):
         for name, value in headers:
             if name.lower() in _METHOD_HEADERS:
                 methods.append(value.strip().upper())

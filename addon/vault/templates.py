@@ -199,20 +199,12 @@ READY: Mapping[str, Ready] = MappingProxyType(
         **_ready(("fireworks", "huggingface", "nvidia", "moonshotai", "zai", "kimi-coding"), _BEARER),
         "minimax": Ready((_X_API_KEY, _KEY)),
         "vercel-ai-gateway": Ready((_X_API_KEY, _KEY)),
-        "github": Ready((_KEY, _LOGIN), env=("GH_TOKEN", "GITHUB_TOKEN")),
+        "github": Ready((_KEY,), env=("GH_TOKEN", "GITHUB_TOKEN")),
         # Git's smart HTTP takes the token as a password only.
-        "github-git": Ready(
-            (
-                _variant("api_key", authorization="Basic {b64:x-access-token:{key}}"),
-                _variant("oauth", authorization="Basic {b64:x-access-token:{access}}"),
-            )
-        ),
+        "github-git": Ready((_variant("api_key", authorization="Basic {b64:x-access-token:{key}}"),)),
         # One host for both: the API takes the first header and git the second, and each ignores the other's.
         "gitlab": Ready(
-            (
-                _variant("api_key", private_token="{key}", authorization="Basic {b64:oauth2:{key}}"),
-                _variant("oauth", authorization="Bearer {access}"),
-            ),
+            (_variant("api_key", private_token="{key}", authorization="Basic {b64:oauth2:{key}}"),),
             env=("GITLAB_TOKEN",),
         ),
         "npm": Ready((_KEY,), env=("NPM_TOKEN",), files=((".npmrc", "//{host}/:_authToken={key}"),)),

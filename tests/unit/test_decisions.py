@@ -21,9 +21,10 @@ from impyard.addon.decisions import (
     line_hash,
     verify,
 )
-from impyard.addon.judge import Decision, Nearest, Verdict
+from impyard.addon.judge import Decision, Nearest, Secret, Verdict
 from impyard.addon.request import Request
-from impyard.addon.rules import Upstream
+from impyard.addon.rules import Inject, Upstream
+from impyard.addon.vault.templates import READY
 
 REQUEST = Request(
     "POST",
@@ -70,6 +71,61 @@ def test_an_upstream_is_named_when_there_is_one() -> None:
     allowed = Decision(Verdict.ALLOW, "rule", "x", "y:1", upstream=Upstream("http", "127.0.0.1", 11434))
     assert json.loads(encoded(decision=allowed))["upstream"] == "http://127.0.0.1:11434"
     assert "upstream" not in json.loads(encoded())
+
+
+NPM = Inject("npm", READY["npm"].variants, "y:1")
+
+
+def test_a_line_names_what_was_put_on() -> None:
+    allowed = Decision(Verdict.ALLOW, "rule", "x", "y:1", inject=NPM, injected=("authorization", "x-key"))
+    line = json.loads(encoded(decision=allowed))
+    assert (line["credential"], line["injected"]) == ("npm", ["authorization", "x-key"])
+    denied = json.loads(encoded(decision=Decision(Verdict.DENY, "credential-unavailable", inject=NPM)))
+    assert denied["credential"] == "npm" and "injected" not in denied
+
+
+@pytest.mark.parametrize("where", ["header x-foo", "path", "query", "host", "body", "message"])
+def test_a_line_names_what_was_found_and_where(where: str) -> None:
+    found = Decision(Verdict.DENY, "secret-in-request", secret=Secret("npm", "value", where), follows="r.7")
+    line = json.loads(encoded(decision=found))
+    assert line["secret"] == {"credential": "npm", "kind": "value", "where": where}
+    assert line["follows"] == "r.7"
+
+
+def test_a_line_without_them_has_no_such_keys() -> None:
+    assert not {"credential", "injected", "secret", "follows"} & set(json.loads(encoded()))
+
+
+def test_where_a_secret_was_is_no_way_to_show_it() -> None:
+    for name in ("x-sk-ant-api03-notarealkey000000", "x" * 5000, "x[31m"):
+        found = Decision(Verdict.DENY, "secret-in-request", secret=Secret("npm", "sentinel", f"header {name}"))
+        line = encoded(decision=found)
+        where = json.loads(line)["secret"]["where"]
+        assert where.startswith("header x") and len(where) < 200 and "notarealkey" not in where
+        assert line.isascii() and b"\x1b" not in line
+
+
+def test_what_was_put_on_and_found_survives_when_the_line_is_cut() -> None:
+    names = tuple(f"x-{n}-".ljust(64, "x") for n in range(8))
+    decision = Decision(
+        Verdict.DENY,
+        "secret-in-request",
+        rule="r" * 5000,
+        at="a" * 5000,
+        inject=Inject("n" * 64, NPM.variants, "y:1"),
+        injected=names,
+        secret=Secret("n" * 64, "sentinel", "header " + "\x7f" * 5000),
+        follows="20261129-201744-4ec0.123456789",
+    )
+    odd = "\x01" * 5000
+    headers = tuple((f"h{n}" + odd, odd) for n in range(70))
+    line = encoded(replace(REQUEST, path=odd, query=odd, headers=headers, host=odd), decision)
+    assert len(line) <= MAX_LINE
+    found = json.loads(line)
+    assert found["headers"].keys() == {"…"}  # it was cut
+    assert (found["credential"], found["injected"]) == ("n" * 64, list(names))
+    assert found["secret"]["where"].startswith("header ")
+    assert found["follows"] == decision.follows
 
 
 @pytest.mark.parametrize(

@@ -71,13 +71,17 @@ def test_case(policy: str, case: dict[str, Any]) -> None:
         assert str(decision.upstream) == case["upstream"]
     if "max_body" in case:
         assert decision.max_body == case["max_body"]
+    if "inject" in case:
+        assert (decision.inject and decision.inject.credential) == case["inject"]
     assert (decision.hint == "") == decision.allowed
 
 
 def test_every_case_says_what_it_expects() -> None:
     for parameters in load_cases():
         case = parameters.values[1]
-        assert set(case) <= {"description", "request", "verdict", "rule", "reason", "nearest", "upstream", "max_body"}
+        assert set(case) <= {
+            *("description", "request", "verdict", "rule", "reason", "nearest", "upstream", "max_body", "inject")
+        }
         assert case["reason"] in REASONS
 
 
@@ -129,6 +133,12 @@ def test_the_canary_is_denied_as_such_even_when_the_policy_is_broken() -> None:
     canary = request_of("http://0123456789abcdef0123456789abcdef.canary.impyard.invalid/")
     assert judge(canary, broken).reason == "canary"
     assert judge(canary, policy_of(SMALL)).reason == "canary"
+
+
+def test_a_decision_carries_the_whole_inject_of_its_entry() -> None:
+    rules = "policies: [{action: ALLOW, method: GET, path: /}]"
+    policy = policy_of(f"networkPolicies: [{{host: ok.test, inject: npm, {rules}}}]")
+    assert judge(request_of(), policy).inject is policy.entries[0].inject is not None
 
 
 def test_an_expression_that_cannot_be_matched_is_never_taken_for_no_match(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,11 @@ from impyard.addon.errors import PolicyError
 from impyard.addon.judge import judge
 from impyard.addon.policy import Policy, load_policy, read_policy
 from impyard.addon.policyfile import ENTRY_KEYS, METHODS, POLICY_KEYS, RULE_KEYS
+from impyard.addon.policyinject import INJECT_KEYS
 from impyard.addon.request import Request
 from impyard.addon.rules import Proxy, Route, Upstream
+from impyard.addon.vault.credential import NAME
+from impyard.addon.vault.templates import READY
 
 TESTS = Path(__file__).parents[1]
 POLICIES = TESTS.parent / "policies"
@@ -339,7 +342,11 @@ def test_the_schema_has_the_keys_of_the_loader() -> None:
     assert list(schema["properties"]) == list(POLICY_KEYS)
     assert list(entry["properties"]) == list(ENTRY_KEYS)
     assert list(rule["properties"]) == list(RULE_KEYS)
-    assert not any(part["additionalProperties"] for part in (schema, entry, rule))
+    inject = schema["definitions"]["inject"]
+    assert list(inject["properties"]) == list(INJECT_KEYS)
+    assert not any(part["additionalProperties"] for part in (schema, entry, rule, inject))
+    assert schema["definitions"]["ready"]["enum"] == list(READY)
+    assert schema["definitions"]["name"]["pattern"] == f"^{NAME.pattern}$"
     assert (entry["required"], rule["required"]) == (["host", "policies"], ["action", "method", "path"])
     misspelt = schema["definitions"]["method"]["not"]["enum"]
     assert misspelt == ["CONNECT", *(method.lower() for method in METHODS)]
