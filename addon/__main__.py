@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import gc
 import logging
+import resource
 import signal
 import sys
 
@@ -16,6 +19,7 @@ def main() -> int:
         return 2
     # The terminal's Ctrl-C reaches the whole group; the runner decides when the gateway ends, by the lifeline.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_memory_private()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     gc.disable()  # a run waits for the next line, which makes many objects and no garbage
     from impyard.addon.gateway import serve
@@ -23,6 +27,14 @@ def main() -> int:
     gc.freeze()  # nor need they be looked at ever again
     gc.enable()
     return asyncio.run(serve(int(sys.argv[2])))
+
+
+def keep_memory_private() -> None:
+    """Leave no core dump of this process, which holds credentials, and let no other process of its user read it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError, AttributeError):
+        # A program that the kernel hands dumps to is not bound by the limit (core(5)): PR_SET_DUMPABLE is 4.
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from impyard.addon.descriptors import fit
 from impyard.addon.door import Door, Handlers
 from impyard.addon.errors import ImpyardError, PolicyError
 from impyard.addon.hooks import JudgeAddon
+from impyard.addon.keys import Keys
 from impyard.addon.limits import DEFAULTS, Limits
 from impyard.addon.log import DecisionLog, OutcomeLog
 from impyard.addon.policysource import PolicySource
@@ -61,6 +62,7 @@ class Config:
     run: the run's id. policies: the policy files, in order. root: the project, for paths as people know them.
     runs: the folder of `decisions.jsonl`. ca: the authority's folder. door: where to open the sockets, or None.
     secret: shared with the runner. door_uid, door_gid: who may use the door; None: this process's own user.
+    vault: the folder of the credentials, None for a gateway that puts none on requests.
     """
 
     run: str
@@ -73,6 +75,7 @@ class Config:
     door_uid: int | None = None
     door_gid: int | None = None
     limits: Limits = DEFAULTS
+    vault: Path | None = None
 
     @classmethod
     def from_json(cls, line: bytes) -> Config:
@@ -90,6 +93,7 @@ class Config:
                 door_uid=raw.get("door_uid"),
                 door_gid=raw.get("door_gid"),
                 limits=Limits.from_dict(raw.get("limits", {})),
+                vault=Path(raw["vault"]) if raw.get("vault") is not None else None,
             )
         except (ValueError, KeyError, TypeError) as exc:
             raise ImpyardError(f"the gateway's configuration is not valid: {exc}") from exc
@@ -112,7 +116,10 @@ class Gateway:
             OutcomeLog(config.runs / "outcomes.jsonl", config.run),
             on_event,
         )
-        self.judge = JudgeAddon(self.policies, self.record, secret=config.secret, limits=limits)
+        self.keys = Keys(config.vault, policy, on_event)
+        self.judge = JudgeAddon(
+            self.policies, self.record, injector=self.keys.injector, secret=config.secret, limits=limits
+        )
         self._sweeping: asyncio.Task[None] | None = None
         self._tls = GatewayTls(self.authority)
         self.door = Door(make_options(), config.run, self._handlers(), limits)
@@ -224,7 +231,7 @@ async def serve(descriptor: int) -> int:
             await lifeline.say_goodbye({"event": "failed", "error": exc.message, "hint": exc.hint})
             return 1
         ready = {"event": "ready", "policy": gateway.policy_hash, "ca": gateway.authority.fingerprint}
-        lifeline.tell({**ready, "pid": os.getpid()})
+        lifeline.tell({**ready, "pid": os.getpid(), "keys": gateway.keys.for_runner()})
         await lifeline.ended()
         gateway.close()
         await asyncio.sleep(0)  # let the ended flows write their outcomes

@@ -8,13 +8,16 @@ shows a value: not in a repr, an error or an event.
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from mitmproxy import http
 
+from impyard.addon.destination import Destination
 from impyard.addon.errors import ImpyardError
 from impyard.addon.injectedheaders import Injection, put_on, take_off
 from impyard.addon.judge import Verdict, denial
@@ -22,6 +25,7 @@ from impyard.addon.request import Request
 from impyard.addon.routes import Routed
 from impyard.addon.rules import Inject
 from impyard.addon.vault.credential import Credential
+from impyard.addon.vault.refresh import Unavailable
 from impyard.addon.vault.sentinels import Sentinels
 from impyard.addon.vault.templates import Variant
 
@@ -63,7 +67,6 @@ class Injector:
         self._supply = supply
         self._tell = tell
         self._told: set[tuple[str, str]] = set()
-        self._renewals: dict[tuple[str, str | None], asyncio.Task[Credential]] = {}
 
     def __repr__(self) -> str:
         return "<injector>"
@@ -98,40 +101,17 @@ class Injector:
 
     async def awaited(self, request: Request, routed: Routed) -> Routed:
         """The same for what `at_once` had no answer for. May be cancelled: a renewal that has begun goes on."""
-        inject = routed.decision.inject
-        if inject is None or self._supply is None:
+        inject, destination = routed.decision.inject, routed.destination
+        if inject is None or destination is None or self._supply is None:
             raise RuntimeError("nothing to wait for")
-        proxy = routed.destination.proxy if routed.destination is not None else None
-        address = str(proxy).removeprefix("via ") if proxy is not None else None
-        renewal = self._renewal(self._supply, inject.credential, address)
         try:
             async with asyncio.timeout(WAIT_S):
-                credential = await asyncio.shield(renewal)
+                credential = await self._supply.usable(inject.credential, _proxy(destination))
         except TimeoutError:
             return self._without(routed, inject, ImpyardError("the renewal of the login does not come to an end"))
         except ImpyardError as exc:
             return self._without(routed, inject, exc)
         return self._with(request, routed, inject, credential)
-
-    async def settle(self, limit_s: float) -> None:
-        """Let renewals that have begun come to their end: a token that was spent for one must not be lost."""
-        if self._renewals:
-            await asyncio.wait(self._renewals.values(), timeout=limit_s)
-
-    def _renewal(self, supply: Supply, name: str, proxy: str | None) -> asyncio.Task[Credential]:
-        """The renewal of a credential, one for all who wait for it."""
-        key = name, proxy
-        if (running := self._renewals.get(key)) is not None:
-            return running
-        task = self._renewals[key] = asyncio.ensure_future(supply.usable(name, proxy))
-
-        def forget(ended: asyncio.Task[Credential]) -> None:
-            self._renewals.pop(key, None)
-            if not ended.cancelled():
-                ended.exception()  # whoever waited has gone, perhaps
-
-        task.add_done_callback(forget)
-        return task
 
     def _with(self, request: Request, routed: Routed, inject: Inject, credential: Credential) -> Routed:
         """Routed with the headers of the credential."""
@@ -152,19 +132,11 @@ class Injector:
             self._told.add(cause)
             told = {"event": "credential", "name": inject.credential, "what": why.message, "hint": why.hint or ""}
             self._tell(told)
-        return _denied(routed, why.for_agent if isinstance(why, Forbidden) else "")
-
-
-class Forbidden(ImpyardError):
-    """The credential must not go there. for_agent: what the box may know of it."""
-
-    def __init__(self, message: str, *, hint: str, for_agent: str) -> None:
-        super().__init__(message, hint=hint)
-        self.for_agent = for_agent
+        return _denied(routed, (why.hint or "") if isinstance(why, Unavailable) else "")
 
 
 def _check(request: Request, routed: Routed, inject: Inject) -> None:
-    """Raises Forbidden where the credential may not go, RuntimeError where nobody may."""
+    """Raises Unavailable where the credential may not go, RuntimeError where no request may."""
     destination = routed.destination
     assert destination is not None
     if (destination.host, destination.port) != (request.host, request.port):
@@ -172,10 +144,10 @@ def _check(request: Request, routed: Routed, inject: Inject) -> None:
     if destination.upstream != routed.decision.upstream:
         raise RuntimeError("a destination that the policy does not name")
     if not destination.tls and not inject.over_http:
-        raise Forbidden(
-            f"credential {inject.credential} may not go to {request.host} over plain http",
-            hint=f"{inject.at}: let the entry lead to https, or write `over_http: true` beside its credential",
-            for_agent=_PLAIN_HINT,
+        raise Unavailable(
+            f"credential {inject.credential} may not go to {request.host} over plain http: {inject.at} does not say "
+            "`over_http: true`",
+            hint=_PLAIN_HINT,
         )
 
 
@@ -195,6 +167,18 @@ def _render(inject: Inject, variant: Variant, credential: Credential) -> Injecti
             raise ImpyardError(f"credential {credential.name} makes no legal {name} header") from None
         headers.append((name, text))
     return Injection(headers, inject.owned)
+
+
+def _proxy(destination: Destination) -> str | None:
+    """The URL of the proxy on the way there, with its user: a login is renewed through the same."""
+    proxy = destination.proxy
+    if proxy is None:
+        return None
+    scheme, _, rest = str(proxy).removeprefix("via ").partition("://")
+    if destination.authorization:
+        user, _, password = base64.b64decode(destination.authorization.removeprefix("Basic ")).partition(b":")
+        rest = f"{quote(user, safe='')}:{quote(password, safe='')}@{rest}"
+    return f"{scheme}://{rest}"
 
 
 def _denied(routed: Routed, hint: str) -> Routed:

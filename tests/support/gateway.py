@@ -15,11 +15,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from impyard.addon.vault.credential import Credential
+from impyard.addon.vault.store import Vault
 from impyard.certs.authority import ensure_authority
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 class LiveGateway:
     """`python -m impyard.addon` with a lifeline. The project's folder is `root`. limits: other than the defaults.
 
-    descriptors: how many files it may open at most; 0 for as many as we.
+    descriptors: how many files it may open at most; 0 for as many as we. credentials: what its vault, `root/vault`,
+    holds; None for a gateway without a vault.
     """
 
     def __init__(
@@ -43,6 +48,7 @@ class LiveGateway:
         env: dict[str, str] | None = None,
         limits: dict[str, float] | None = None,
         descriptors: int = 0,
+        credentials: Iterable[Credential] | None = None,
     ) -> None:
         self.root = root
         self.run = run
@@ -54,6 +60,10 @@ class LiveGateway:
         self.policy_path.write_text(policy)
         self.policies = policies or [self.policy_path]
         self.limits = limits or {}
+        self.vault = Vault(root / "vault") if credentials is not None else None
+        for credential in credentials or ():
+            assert self.vault is not None
+            self.vault.put(credential)
         self.authority = ensure_authority(ca or root / "ca")
         self.secret = secrets.token_bytes(32)
         self.events: list[dict[str, Any]] = []
@@ -93,7 +103,12 @@ class LiveGateway:
             "ca": str(self.authority.dir),
             "secret": self.secret.hex(),
             "limits": self.limits,
+            "vault": str(self.vault.folder) if self.vault is not None else None,
         }
+
+    def sentinel(self, name: str) -> Credential:
+        """What the box holds in place of a credential."""
+        return msgspec.convert(self.first["keys"]["sentinels"][name], Credential)
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError, ValueError):
