@@ -27,6 +27,10 @@ CORE = [
     "log",
     "vault.credential",
     "vault.sentinels",
+    "vault.needles",
+    "vault.percent",
+    "vault.tripwire",
+    "vault.masking",
     "vault.store",
 ]
 HEAVY = ("mitmproxy", "docker", "click", "rich", "requests", "asyncio", "ssl", "impyard.runner", "impyard.certs")
