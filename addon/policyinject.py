@@ -174,7 +174,7 @@ def _headers(nodes: Nodes, node: Node) -> tuple[Variant, ...]:
     if not fields:
         nodes.fault(node, 'headers name no field of the credential: write one as in authorization: "Bearer {key}"')
     elif fields >= {"key", "access"}:
-        nodes.fault(node, "headers name {key} and {access}: a key has the one, a log-in the other, none has both")
+        nodes.fault(node, "headers name {key} and {access}: a key has the one, a login the other, none has both")
     return (Variant(None, tuple(found.items())),)
 
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from impyard.addon import redact
 from impyard.addon.decisions import MAX_LINE, verify
-from impyard.addon.judge import REASONS, Decision, Nearest, Verdict
+from impyard.addon.judge import Decision, Nearest, Verdict
 from impyard.addon.log import DecisionLog, OutcomeLog
+from impyard.addon.reasons import REASONS
 from impyard.addon.request import Request
 from impyard.runner import logread
 from tests.support.fuzz import examples

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from mitmproxy.test import tflow
 
 from impyard.addon import answers
-from impyard.addon.judge import REASONS, Decision, Nearest, Verdict, judge
+from impyard.addon.judge import Decision, Nearest, Verdict, judge
 from impyard.addon.policy import read_policy
+from impyard.addon.reasons import REASONS
 from impyard.addon.wire import looks_like_http, request_from
 from impyard.box import names
 from impyard.box.loop import Loop

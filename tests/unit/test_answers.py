@@ -8,7 +8,8 @@ import re
 import pytest
 
 from impyard.addon import answers
-from impyard.addon.judge import _HINTS, REASONS, Decision, Nearest, Verdict
+from impyard.addon.judge import Decision, Nearest, Verdict
+from impyard.addon.reasons import HINTS, REASONS
 
 # What pi 1.6.0 retries, from its dist/utils/retry.js: numbers as words of their own, and phrases.
 RETRIED = re.compile(
@@ -20,7 +21,7 @@ RETRIED = re.compile(
 
 
 def deny(reason: str) -> Decision:
-    return Decision(Verdict.DENY, reason, rule=None, at=None, hint=_HINTS.get(reason, ""))
+    return Decision(Verdict.DENY, reason, rule=None, at=None, hint=HINTS.get(reason, ""))
 
 
 @pytest.mark.parametrize("reason", sorted(set(REASONS) - {"upstream"}))

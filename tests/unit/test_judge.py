@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impyard.addon.errors import Fault, PolicyError
-from impyard.addon.judge import _HINTS, REASONS, Decision, Nearest, Verdict, denial, judge
+from impyard.addon.judge import Decision, Nearest, Verdict, denial, judge
 from impyard.addon.policy import Policy, read_policy
 from impyard.addon.readings import Ambiguous, readings
+from impyard.addon.reasons import HINTS, REASONS
 from impyard.addon.request import Request
 from impyard.addon.rules import MatchFailed, Paths
 
@@ -190,9 +191,9 @@ def test_no_hint_makes_an_agent_try_again(reason: str) -> None:
 
 
 def test_hints_belong_to_reasons() -> None:
-    assert set(_HINTS) <= set(REASONS)
+    assert set(HINTS) <= set(REASONS)
     made_elsewhere = {"private-address", "log-unwritable", "upstream"}
-    assert set(REASONS) - set(_HINTS) == made_elsewhere
+    assert set(REASONS) - set(HINTS) == made_elsewhere
 
 
 @pytest.mark.parametrize(("policy", "case"), load_cases())

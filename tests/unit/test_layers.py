@@ -59,7 +59,7 @@ def test_the_gateway_side_never_imports_the_runner() -> None:
 
 
 def test_the_judge_has_no_clock_socket_or_file() -> None:
-    for module in ("request", "readings", "vault.templates", "rules", "judge", "redact", "decisions"):
+    for module in ("request", "readings", "vault.templates", "rules", "reasons", "judge", "redact", "decisions"):
         found = imports(ROOT / "addon" / f"{module.replace('.', '/')}.py")
         assert not found & {"os", "time", "datetime", "socket", "random", "logging", "secrets", "io"}, module
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -225,3 +226,11 @@ def test_control_what_templates_are_made_of_is_no_key(text: str) -> None:
 def test_a_policy_without_inject_loads_unchanged() -> None:
     entry = read("host: a.test").entries[0]
     assert entry.inject is None and not entry.sentinels_pass
+
+
+def test_the_examples_of_the_readme_load() -> None:
+    blocks = re.findall(r"(?ms)^```yaml\n(.*?)^```", (POLICIES.parent / "README.md").read_text())
+    with_inject = [block for block in blocks if "inject:" in block]
+    assert with_inject
+    for block in with_inject:
+        assert read_policy([(Path("README.md"), f"networkPolicies:\n{block}".encode())]).injects

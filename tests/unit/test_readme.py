@@ -10,7 +10,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from impyard.addon.judge import REASONS
+from impyard.addon.reasons import REASONS
 from impyard.box.attacks.bed import ATTEMPTS
 from impyard.runner.cli import root
 from impyard.runner.deep import Verdict, show

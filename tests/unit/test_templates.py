@@ -127,7 +127,7 @@ def headers(name: str, host: str, kind: str = "api_key", variant: int = 0) -> di
     return {name: template.render(VALUES) for name, template in fitting[variant].headers}
 
 
-def test_keys_and_log_ins_go_where_pi_puts_them() -> None:
+def test_keys_and_logins_go_where_pi_puts_them() -> None:
     assert headers("anthropic", "api.anthropic.com") == {"x-api-key": "k-1"}
     assert headers("anthropic", "api.anthropic.com", "oauth") == {"authorization": "Bearer a-1"}
     codex = {"authorization": "Bearer a-1", "chatgpt-account-id": "u-1"}
