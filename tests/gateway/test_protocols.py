@@ -6,7 +6,8 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import h2.config
 import h2.connection
@@ -186,13 +187,23 @@ def test_an_allowed_upload_arrives_whole(bed: Bed) -> None:
     client.close()
 
 
+class HasGateway(Protocol):
+    """A bed of any kind."""
+
+    @property
+    def gateway(self) -> LiveGateway: ...
+
+
 class WebSocket:
     """A client for one WebSocket."""
 
-    def __init__(self, bed: Bed, path: str) -> None:
-        self._socket = bed.gateway.tls("a.test")
+    def __init__(
+        self, bed: HasGateway, path: str, *, host: str = "a.test", headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        self._socket = bed.gateway.tls(host)
         self._ws = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
-        self._socket.sendall(self._ws.send(wsproto.events.Request(host="a.test", target=path)))
+        asked = wsproto.events.Request(host=host, target=path, extra_headers=list(headers))
+        self._socket.sendall(self._ws.send(asked))
         self.closed = False
         self.status = 101
         self.received = b""
