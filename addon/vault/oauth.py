@@ -216,11 +216,12 @@ def _copilot_url(credential: Credential) -> str:
     named = credential.extra.get("enterpriseUrl")
     if not isinstance(named, str) or not named.strip():
         return _FAMILIES["github-copilot"].endpoint.url
+    named = named.strip()
     try:
-        host = urlsplit(named.strip() if "://" in named else f"https://{named.strip()}").hostname or ""
+        host = urlsplit(named if "://" in named else f"https://{named}").hostname or ""
     except ValueError:
         host = ""
-    if not _DOMAIN.fullmatch(host):
+    if not is_token(named) or not _DOMAIN.fullmatch(host):
         raise CannotRenew("its enterpriseUrl is no name of a host")
     return f"https://api.{host}/copilot_internal/v2/token"
 

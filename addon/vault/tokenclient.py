@@ -59,9 +59,11 @@ def ask(request: TokenRequest, proxy: str | None = None, *, limit_s: float = LIM
     except ssl.SSLCertVerificationError as exc:
         raise NoAnswer(f"the token endpoint's certificate does not hold: {exc.verify_message}") from None
     except ssl.SSLError as exc:
-        raise NoAnswer(f"no TLS with the token endpoint: {exc.reason or 'it broke off'}") from None
+        raise NoAnswer(f"no TLS with the token endpoint: {exc.reason or type(exc).__name__}") from None
+    except (ConnectionResetError, BrokenPipeError):
+        raise NoAnswer("the token endpoint broke off") from None
     except OSError as exc:
-        raise NoAnswer(f"the token endpoint cannot be reached: {exc.strerror or 'it broke off'}") from None
+        raise NoAnswer(f"the token endpoint cannot be reached: {exc.strerror or type(exc).__name__}") from None
     except (http.client.HTTPException, ValueError):  # what they say may quote the answer
         raise NoAnswer("the token endpoint's answer is not HTTP") from None
 

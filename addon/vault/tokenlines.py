@@ -90,7 +90,7 @@ class Tls:
                 self._flush()
                 data = self._under.receive()
                 if not data:
-                    raise ConnectionResetError(None, "it broke off") from None
+                    raise ConnectionResetError from None
                 self._in.write(data)
             else:
                 self._flush()
