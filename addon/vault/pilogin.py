@@ -27,11 +27,13 @@ from impyard.addon.vault.oauth import codex_account, is_token
 
 STALE_S = 30.0  # pi's own, for the lock that it holds while it renews
 TOUCH_S = 2.0  # pi's short readers take a lock for abandoned after 10 s
+RETAKE_S = 2.0
 _POLL_S = 0.05
 # A file that is a mount of its own, has other names or another owner, or lies in a folder that is not ours.
 _IN_PLACE = (errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 _MAX_BYTES = 4 << 20
-_OWN_FIELDS = ("type", "access", "refresh", "expires", "accountId")
+# What pi keeps with tokens and is no secret; anything else in an entry may be one.
+_PLAIN_FIELDS = ("clientId", "scopes", "enterpriseUrl", "availableModelIds")
 
 
 class PiUnusable(Exception):
@@ -47,7 +49,7 @@ class PiUnusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PiLogin:
-    """A login as pi keeps it. expires: ms since 1970. extra: what else is in its entry."""
+    """A login as pi keeps it. expires: ms since 1970. extra: what is known to be no secret in it."""
 
     access: str = field(repr=False)
     refresh: str = field(repr=False)
@@ -67,7 +69,7 @@ class PiLogin:
             return None
         account = entry.get("accountId")
         account = account if is_token(account) else codex_account(access)
-        extra = {name: value for name, value in entry.items() if name not in _OWN_FIELDS}
+        extra = {name: entry[name] for name in _PLAIN_FIELDS if name in entry}
         return cls(access, refresh, int(expires), account, extra)
 
     def is_newer(self, than: Credential) -> bool:
@@ -84,7 +86,7 @@ class PiLogin:
             refresh=self.refresh,
             expires=self.expires,
             account=self.account or credential.account,
-            extra=self.extra,
+            extra={**credential.extra, **self.extra},
             failure=None,
         )
 
@@ -132,7 +134,7 @@ class PiFile:
         Raises PiUnusable when the file has no such login any more, or cannot be written.
         """
         if not self._is_mine():  # it stood still so long that somebody took the lock for abandoned
-            self._take(TOUCH_S)
+            self._take(RETAKE_S)
         content = self._read()
         entry = content.get(provider)
         if PiLogin.of(entry) is None or not isinstance(entry, dict):

@@ -147,10 +147,13 @@ class Refresher:
             try:
                 locks.enter_context(pi.locked(self._pi_limit_s))
                 login = pi.login(credential.family)
+                why = "" if login is not None else f"pi's {pi.path} has no login of {credential.family} any more"
             except PiUnusable as exc:
                 if exc.busy:
                     return self._checked(self._store(credential.refresh, self._failed(credential, Refused(str(exc)))))
-                self._note(f"{exc}: credential {name} is renewed without pi, which may have to log in again")
+                why = str(exc)
+            if why:
+                self._note(f"{why}: credential {name} is renewed without pi, which may have to log in again")
             return self._renewed_with_pi(credential, proxy, pi, login)
 
     def _renewed_with_pi(

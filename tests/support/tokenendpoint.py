@@ -99,7 +99,8 @@ class TokenEndpoint:
                 headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
                 while len(body) < int(headers.get("content-length", 0)):
                     body += client.recv(4096)
-                asking = Asking(*first.split(" ")[:2], headers, body)
+                method, target, _ = first.split(" ")
+                asking = Asking(method, target, headers, body)
                 self.asked.append(asking)
                 self.answer(client, asking)
 
@@ -117,9 +118,19 @@ def says(content: object, *, status: int = 200, headers: Mapping[str, str] | Non
     return lambda client, _: client.sendall(given(content, status=status, headers=headers))
 
 
-def writes(data: bytes) -> Answer:
+def writes(data: bytes, times: int = 1) -> Answer:
     """These bytes, and the end."""
-    return lambda client, _: client.sendall(data)
+
+    def answer(client: socket.socket, _: Asking) -> None:
+        for _time in range(times):
+            client.sendall(data)
+
+    return answer
+
+
+def hangs(client: socket.socket, _: Asking) -> None:
+    """Nothing, until the client gives up."""
+    client.recv(1)
 
 
 def drips(data: bytes, every_s: float) -> Answer:

@@ -16,7 +16,7 @@ from impyard.addon.vault.tokenclient import MAX_ANSWER_BYTES, TokenAnswer, ask
 from impyard.addon.vault.tokenlines import NoAnswer
 from impyard.certs.throwaway import Pki
 from tests.support.connectproxy import ConnectProxy
-from tests.support.tokenendpoint import Answer, TokenEndpoint, drips, given, says, writes
+from tests.support.tokenendpoint import Answer, TokenEndpoint, drips, given, hangs, says, writes
 
 VALUE = "secret-refresh-value"
 
@@ -79,7 +79,7 @@ def test_an_answer_in_chunks_is_read(endpoint: TokenEndpoint, pki: Pki) -> None:
 
 
 SLOW: dict[str, Answer] = {
-    "says nothing": lambda client, _: time.sleep(1.5),
+    "says nothing": hangs,
     "drips its head": drips(given(b"x" * 100), 0.02),
     "drips its body": drips(b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n" + b"x" * 100, 0.02),
     "drips chunks": drips(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 100, 0.01),
@@ -124,7 +124,7 @@ LARGE: dict[str, Answer] = {
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BIG), BIG)
     ),
     "to the end": writes(b"HTTP/1.1 200 OK\r\n\r\n" + BIG),
-    "without end": lambda client, _: [client.sendall(BIG) for _ in range(50)] and None,
+    "without end": writes(BIG, 50),
     "in one header": writes(b"HTTP/1.1 200 OK\r\nx: " + BIG * 4),
     "in headers": writes(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 60_000),
 }
