@@ -39,6 +39,7 @@ class Entry(NamedTuple):
 COMMANDS: dict[str, Entry] = {
     "run": Entry("impyard.runner.run_cmd:run", "Run the agent in a locked box on a prompt.", REFUSED),
     "init": Entry("impyard.runner.init:init", "Write a commented policy into this project."),
+    "vault": Entry("impyard.runner.vault_cmd:vault", "Keep the keys that the gateway puts on requests."),
     "decisions": Entry("impyard.runner.decisions_view:decisions", "Show what the judge decided, and check the log."),
     "runs": Entry("impyard.runner.runs_cmd:runs", "List, show, stop and prune runs."),
     "prove": Entry("impyard.runner.prove:prove", "Try to break out of a box without an agent, and show the result."),

@@ -36,6 +36,7 @@ __all__ = [
     "custom_providers",
     "follow",
     "header_field",
+    "key_credential",
     "literal",
     "read_object",
     "resolve_template",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -86,7 +86,12 @@ def _keyring() -> KeyringBackend:
             "the Python package `keyring` is not installed, and a credential is to be in the system's keyring",
             hint=f"install it: {sys.executable} -m pip install keyring",
         ) from None
-    return _ask("find", keyring.get_keyring)
+    ring = _ask("find", keyring.get_keyring)
+    from keyring.backends import fail, null
+
+    if isinstance(ring, fail.Keyring | null.Keyring):
+        raise _out_of_reach("find", "there is none for this session")
+    return ring
 
 
 def _ask[T](what: str, call: Callable[[], T]) -> T:
@@ -105,11 +110,11 @@ def _ask[T](what: str, call: Callable[[], T]) -> T:
     thread.join(LIMIT_S)
     if answers:
         return answers[0]
-    _fail(what, type(faults[0]).__name__ if faults else f"no answer within {LIMIT_S:.0f} s")
+    raise _out_of_reach(what, type(faults[0]).__name__ if faults else f"no answer within {LIMIT_S:.0f} s")
 
 
-def _fail(what: str, reason: str) -> NoReturn:
-    raise ImpyardError(
+def _out_of_reach(what: str, reason: str) -> ImpyardError:
+    return ImpyardError(
         f"cannot {what} the system's keyring: {reason}",
         hint="unlock it or log in to the desktop; `python -m keyring diagnose` shows which it is. Without --keyring a "
         "credential is kept in a file that only you can read",

@@ -104,8 +104,11 @@ class PrivateFolder:
             handle = os.open(name, os.O_RDWR | os.O_CREAT | _FILE, 0o600, dir_fd=folder)
         try:
             with self._writing(path):
-                if not stat.S_ISREG(os.fstat(handle).st_mode):
+                mode = os.fstat(handle).st_mode
+                if not stat.S_ISREG(mode):
                     raise ImpyardError(f"{str(path)!r} is no ordinary file", hint="move it away")
+                if stat.S_IMODE(mode) != 0o600:  # whatever the umask made of it
+                    os.fchmod(handle, 0o600)
                 _give(handle, owner)
                 self._wait(handle, path, limit_s)
             yield
