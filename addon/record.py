@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ class Record:
         self._upstream_errors = 0
         self._bytes_up = 0
         self._bytes_down = 0
+        self._injected: Counter[str] = Counter()
 
     def decide(self, request: Request, decision: Decision, version: str) -> tuple[Decision, str | None]:
         """Write a decision made under the policy `version`; returns what counts, and its id.
@@ -48,6 +50,8 @@ class Record:
             decision_id = None
         if decision.verdict is Verdict.ALLOW:
             self._allowed += 1
+            if decision.inject is not None and decision.injected:
+                self._injected[decision.inject.credential] += 1
             return decision, decision_id
         self._denied += decision.times
         if decision.reason != "canary":
@@ -84,4 +88,5 @@ class Record:
             "bytes_down": self._bytes_down,
             "upstream_errors": self._upstream_errors,
             "outcomes_lost": self._outcomes.lost,
+            "credentials": dict(self._injected),
         }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from impyard.runner.credentials import Agent
+from impyard.runner.agent import Agent
 from impyard.runner.project import RunPaths
 from impyard.runner.user import BoxUser
 
@@ -175,7 +175,7 @@ def denied_host(box: Box) -> str:
 
 
 def agent_environment(box: Box) -> dict[str, str]:
-    """The agent's whole environment. Nothing of the host's own goes in."""
+    """The agent's environment, but for stand-ins of credentials. Nothing of the host's own goes in."""
     home = str(box.paths.home)
     return {
         "PATH": "/opt/pi/node_modules/.bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -6,20 +6,27 @@ tests see a whole run without a key:
     write 4 to answer.txt
     run: curl -s https://example.com/
 
-It holds no state: which step is next is counted from the tool results in the request.
+It holds no state: which step is next is counted from the tool results in the request. Like any provider it has an
+account, with a key that it wants to see: so that a run with it shows how a credential gets where it belongs.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
+import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-from impyard.runner.credentials import DEMO, DEMO_HOST
+from impyard.addon.errors import ImpyardError
+from impyard.addon.vault.privatefolder import PrivateFolder
+from impyard.runner.agent import DEMO_HOST
+from impyard.runner.keysources import DEMO, DEMO_ACCOUNT
 
 INTRODUCTION = "I am impyard's demo model: a script, not a language model."
 ABILITIES = (
@@ -29,6 +36,8 @@ ABILITIES = (
     "For anything else choose a real model with --model provider/model."
 )
 MAX_BODY_BYTES = 64 * 1024 * 1024
+KEY = re.compile(r"sk-demo-[0-9a-f]{40}")
+_LOCK_LIMIT_S = 10.0
 
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])?\s*")
 _WRITE = re.compile(
@@ -136,6 +145,28 @@ def whole_message(reply: Reply, input_tokens: int) -> dict[str, Any]:
     }
 
 
+def account_key(folder: Path, on_new: Callable[[], None] = lambda: None) -> str:
+    """The key of the demo model's account, which is in a file in `folder`; made at the first time, and `on_new` called.
+
+    Raises ImpyardError when the file cannot be read or written, is open to others, or is not as it was made.
+    """
+    files = PrivateFolder(folder, "the demo model's account")
+    found = files.read(DEMO_ACCOUNT, 1024)
+    if found is None:
+        with files.lock(f"{DEMO_ACCOUNT}.lock", _LOCK_LIMIT_S):
+            found = files.read(DEMO_ACCOUNT, 1024)
+            if found is None:
+                files.replace(DEMO_ACCOUNT, f"sk-demo-{secrets.token_hex(20)}\n".encode())
+                found = files.read(DEMO_ACCOUNT, 1024)
+                on_new()
+    key = found[0].decode("ascii", "replace").strip() if found is not None else ""
+    if not KEY.fullmatch(key):
+        raise ImpyardError(
+            f"{folder / DEMO_ACCOUNT} is not as impyard made it", hint="remove it: the next run makes a new account"
+        )
+    return key
+
+
 def policy_text(port: int) -> str:
     """The policy entry that leads the judge to a demo server on this port."""
     return (
@@ -143,6 +174,8 @@ def policy_text(port: int) -> str:
         "networkPolicies:\n"
         f"  - host: {DEMO_HOST}\n"
         f"    upstream: http://127.0.0.1:{port}\n"
+        f'    inject: {{credential: {DEMO}, headers: {{x-api-key: "{{key}}"}}, over_http: true}}\n'
+        "    sentinels: pass\n"  # what the agent printed comes with the next call, stand-ins for other hosts too
         "    policies:\n"
         "      - action: ALLOW\n"
         "        name: demo model\n"
@@ -152,10 +185,14 @@ def policy_text(port: int) -> str:
 
 
 class DemoServer:
-    """The demo model on a free port of 127.0.0.1, in a thread of this process. Close it when the run is over."""
+    """The demo model on a free port of 127.0.0.1, in a thread of this process. Close it when the run is over.
 
-    def __init__(self) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    `key` is what a request has to bring as x-api-key; None: it may bring what it likes.
+    """
+
+    def __init__(self, key: str | None = None) -> None:
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.key = key
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name="demo-model")
@@ -166,6 +203,10 @@ class DemoServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=2)
+
+
+class _Server(ThreadingHTTPServer):
+    key: str | None = None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -180,6 +221,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer_json(404, {"type": "error", "error": {"type": "not_found_error", "message": "no such call"}})
             return
         body = self.rfile.read(int(length))
+        if not self._is_known():
+            error = {"type": "authentication_error", "message": "invalid x-api-key"}
+            self._answer_json(401, {"type": "error", "error": error})
+            return
         try:
             request = json.loads(body)
             reply = reply_to(request)
@@ -191,6 +236,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer_stream(reply, len(body) // 4)
         else:
             self._answer_json(200, whole_message(reply, len(body) // 4))
+
+    def _is_known(self) -> bool:
+        """Whether the request brings the account's key, and once."""
+        key = self.server.key if isinstance(self.server, _Server) else None
+        brought = self.headers.get_all("x-api-key") or []
+        return key is None or (len(brought) == 1 and hmac.compare_digest(brought[0].encode(), key.encode()))
 
     def _answer_json(self, status: int, data: dict[str, Any]) -> None:
         body = json.dumps(data).encode()

@@ -1,6 +1,7 @@
 """The gateway, its door and one box: opened in the order that keeps the box locked, closed whatever happens.
 
-Order: the run's folder; the gateway (it starts while docker is loaded and the engine is asked); the canary; the box.
+Order: the run's folder; the gateway (it starts while docker is loaded and the engine is asked); the canary; the box,
+with the stand-ins for credentials that the gateway made.
 Nothing untrusted starts before the judge has proved that it denies. Each step says how it is undone before it is made.
 What runs in the box, and what is shown of it, is run.py's and prove.py's business.
 """
@@ -19,8 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from impyard.addon.errors import ImpyardError
+from impyard.addon.vault.credential import Credential
+from impyard.addon.vault.store import default_dir
 from impyard.certs import authority
-from impyard.runner import boxspec, checkout, credentials, gateway, leftovers, places, secretscan
+from impyard.runner import boxspec, checkout, firstuse, gateway, leftovers, places, secretscan, standins
+from impyard.runner.agent import Agent, write_agent_folder
 from impyard.runner.coverwatch import CoverWatch
 from impyard.runner.diskwatch import DiskWatch, check_room
 from impyard.runner.gateway import Event
@@ -43,6 +47,7 @@ DEFAULT_CPUS = 2.0
 DEFAULT_PIDS = 512
 # Kept on disk while the box lives, and given up before the receipt is written: a box may have filled the rest.
 RESERVE_BYTES = 256 * 1024
+NEW_ACCOUNT = "made an account for the demo model; its key goes into the vault as `demo`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Plan:
     policies: tuple[Path, ...]
     ceiling_s: float
     mode: str = "run"
-    agent: credentials.Agent | None = None
+    agent: Agent | None = None
     prompt: bytes = b""
     workspace: Path | None = None
     cpus: float | None = None
@@ -122,6 +127,7 @@ class Enclosure:
         self._spawned = spawned
         self._stack = ExitStack()
         self._log_unwritable = False
+        self._kept: firstuse.State = "none"
 
     def open(self) -> None:
         """Everything up to the created box. Raises ImpyardError when it must not be; `close` then undoes what was."""
@@ -149,6 +155,8 @@ class Enclosure:
         policies = plan.policies
         if plan.agent is not None and plan.agent.is_demo:
             policies = (*policies, self._start_demo())
+        self._kept = firstuse.bring(plan.agent, policies, os.environ, self._note) if plan.agent else "none"
+        self._policies = policies
         self._start_gateway(policies)
 
         # The gateway needs half a second to come up. All this happens meanwhile.
@@ -184,6 +192,7 @@ class Enclosure:
         self._write_files()
 
         ready = self.gateway.ready()
+        self._hand_over_keys(ready)
         self.denials.own_hosts.add(boxspec.denied_host(self.box))
         self.gateway.prove()
         self.denials.own += 1  # the gateway sends no news of a canary
@@ -263,10 +272,11 @@ class Enclosure:
 
     def _start_demo(self) -> Path:
         """The demo model's server and the policy file that leads to it."""
-        from impyard.runner.demo import DemoServer, policy_text
+        from impyard.runner.demo import DemoServer, account_key, policy_text
 
+        key = account_key(default_dir(), lambda: self._note(NEW_ACCOUNT))
         with self._signals.shielded():
-            server = DemoServer()
+            server = DemoServer(key)
             self._stack.callback(server.close)
         file = self.paths.folder / "demo-policy.yaml"
         file.write_text(policy_text(server.port), "utf-8")
@@ -283,6 +293,7 @@ class Enclosure:
             "root": str(self.paths.root),
             "runs": str(self.paths.runs),
             "ca": str(folder),
+            "vault": str(default_dir()) if self.plan.agent is not None else None,
             "secret": secrets.token_hex(32),
             "door_uid": None if self.user.is_ours else self.user.uid,
             "door_gid": None if self.user.is_ours else self.user.gid,
@@ -304,7 +315,7 @@ class Enclosure:
 
         if self.plan.image is None:
             if image.current_image() is None:
-                self.gateway.ready()  # a build takes minutes: a policy that is broken should show before it
+                self._model_key(self.gateway.ready())  # a build takes minutes: what is amiss should show before it
             return image.ensure_image(self._note)
         found = image_id(self.plan.image)
         if found is None:
@@ -379,39 +390,52 @@ class Enclosure:
         return guard
 
     def _write_files(self) -> None:
-        """The run's folders and what the box reads, in the hands of the box's user."""
-        paths, user, agent = self.paths, self.user, self.plan.agent
-        folders = [paths.session, paths.home] + ([paths.workspace] if self.plan.workspace is None else [])
-        for folder in folders:
+        """Folders in the hands of the box's user, and what the box reads, but for what waits for the gateway."""
+        paths, user = self.paths, self.user
+        for folder in [paths.session] + ([paths.workspace] if self.plan.workspace is None else []):
             folder.mkdir(mode=0o700)
-        if agent is not None:
-            credentials.write_agent_folder(agent, paths.home)
-        for folder in folders:
             hand_over(folder, user)
-        command = boxspec.pi_command(paths, agent) if agent is not None else []
-        env = boxspec.agent_environment(self.box)
-        relay = boxspec.relay_config(
-            self.box,
-            command,
-            env,
-            prompt=agent is not None,
-            mode=self.plan.mode,
-            listeners=self.plan.listeners,
-            deep=self.plan.deep,
-        )
         # Whether the authority is any good is the gateway's to say; to look at it here would cost a tenth of a second.
         certificate = (authority.default_dir() / authority.CERT_FILE).read_bytes()
         for file, data in (
             (paths.prompt, self.plan.prompt),
-            (paths.control / "box.json", json.dumps(relay).encode()),
             (paths.control / "ca.pem", certificate),
             (paths.control / "trust.pem", authority.box_bundle(certificate)),
             (paths.control / "reserve", bytes(RESERVE_BYTES)),
             (paths.control / "passwd", passwd(user, paths.home).encode()),
             (paths.control / "group", group(user).encode()),
         ):
-            file.write_bytes(data)
-            file.chmod(0o444)  # the run's own folder is closed to others, and the box's user may be another than ours
+            _write_shared(file, data)
+
+    def _model_key(self, ready: Event) -> Credential | None:
+        """The stand-in for the model's credential. Raises ImpyardError when the model would get none."""
+        agent = self.plan.agent
+        if agent is None:
+            return None
+        return standins.for_agent(
+            standins.read_keys(ready), agent, os.environ, self._policies, self.paths.root, self._kept
+        )
+
+    def _hand_over_keys(self, ready: Event) -> None:
+        """The HOME of the box and its environment, with the gateway's stand-ins where tools look for credentials."""
+        plan, paths = self.plan, self.paths
+        agent, env = plan.agent, dict[str, str]()
+        paths.home.mkdir(mode=0o700)
+        if agent is not None:
+            write_agent_folder(agent, self._model_key(ready), paths.home)
+            env, files = standins.for_tools(standins.read_keys(ready), agent, self._note)
+            standins.write_files(files, paths.home)
+        hand_over(paths.home, self.user)
+        relay = boxspec.relay_config(
+            self.box,
+            boxspec.pi_command(paths, agent) if agent is not None else [],
+            {**env, **boxspec.agent_environment(self.box)},
+            prompt=agent is not None,
+            mode=plan.mode,
+            listeners=plan.listeners,
+            deep=plan.deep,
+        )
+        _write_shared(paths.control / "box.json", json.dumps(relay).encode())
 
     # -- in the lifeline's thread, which must not wait for a terminal --------------------------------------------------
 
@@ -420,8 +444,9 @@ class Enclosure:
         if kind == "denied":
             worth_showing = self.denials.count(event)
         else:
-            worth_showing = kind == "log-unwritable" and not self._log_unwritable
-            self._log_unwritable = self._log_unwritable or worth_showing
+            unwritable = kind == "log-unwritable" and not self._log_unwritable
+            self._log_unwritable = self._log_unwritable or unwritable
+            worth_showing = unwritable or kind == "credential"
         if worth_showing and self.stage is not None:
             self.stage.tell(event)
 
@@ -479,6 +504,11 @@ class Enclosure:
 
     def _close_gateway(self) -> None:
         self.closed = self.gateway.close()
+
+
+def _write_shared(file: Path, data: bytes) -> None:
+    file.write_bytes(data)
+    file.chmod(0o444)  # the run's own folder is closed to others, and the box's user may be another than ours
 
 
 def _pi_version() -> str | None:

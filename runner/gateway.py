@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 import socket
 import struct
@@ -37,6 +38,14 @@ MAX_LOG_BYTES = 16 * 1024 * 1024
 DOCTOR = "`impyard doctor` checks what a gateway needs"
 
 Event = dict[str, Any]
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment without the variables that are named like a secret: the gateway has credentials from the vault
+    alone, and everyone who may look into a process reads its environment. What a keyring is set up by stays."""
+    return {name: value for name, value in environ.items() if not _SECRET.search(name) or "KEYRING" in name}
 
 
 class Spawned:
@@ -76,7 +85,7 @@ def spawn() -> Spawned:
             stderr=words,
             pass_fds=(theirs.fileno(),),
             cwd="/",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**without_secrets(os.environ), "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,  # Ctrl-C in the terminal must not take the judge before the box
         )
     except OSError as exc:

@@ -213,7 +213,7 @@ class RunPaths:
 
     @property
     def home(self) -> Path:
-        """The throwaway HOME. It holds the credential while the run lasts."""
+        """The throwaway HOME. It holds stand-ins for credentials, never a real one."""
         return self.folder / ".pihome"
 
     @property

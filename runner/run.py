@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from impyard.addon.errors import ImpyardError
+from impyard.addon.vault.store import Vault, default_dir
 from impyard.certs.authority import data_dir
-from impyard.runner import credentials, streams
+from impyard.runner import streams
+from impyard.runner.agent import choose_agent
 from impyard.runner.enclosure import DEFAULT_PIDS, Enclosure, Plan
 from impyard.runner.gained import Snapshot, gained, new_links, new_repositories, snapshot
 from impyard.runner.gateway import Spawned
@@ -28,7 +30,7 @@ from impyard.runner.signals import Interrupted, Signals
 from impyard.runner.stage import Line, News
 from impyard.runner.text import shortened, visible
 from impyard.runner.times import now
-from impyard.runner.typed import command_line
+from impyard.runner.typed import as_typed, command_line
 from impyard.runner.view import View
 
 RECEIPT_FILES = 200
@@ -92,7 +94,7 @@ def make_plan(options: Options) -> Plan:
         root=root,
         policies=policy_files(root, options.policies, workspace),
         ceiling_s=options.ceiling_s,
-        agent=credentials.choose_agent(options.model, os.environ),
+        agent=choose_agent(options.model, os.environ, lambda: Vault(default_dir()).overview().credentials),
         prompt=options.prompt,
         workspace=workspace,
         cpus=options.cpus,
@@ -235,6 +237,9 @@ class _Run:
         """Show what the gateway said."""
         if event.get("event") == "denied":
             self._show(self.view.denied, event)
+        elif event.get("event") == "credential":
+            said = f"credential {event.get('name')}: {event.get('what')}"
+            self._note("; ".join(filter(None, [said, as_typed(str(event.get("hint") or ""))])))
         else:
             self._note(f"the decision log cannot be written, so every request is denied: {event.get('error')}")
 

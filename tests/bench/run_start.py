@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from impyard.runner.credentials import demo_agent, write_agent_folder
+from impyard.addon.vault.credential import Credential
+from impyard.runner.agent import demo_agent, write_agent_folder
 from tests.bench.plan import Plan
 from tests.bench.processes import ROOT
 from tests.bench.rounds import alternate, spread
@@ -55,7 +56,7 @@ class Place:
         self.home = folder / "home"
         self.image = ""
         self._started = 0
-        # The user's own authority stays as it is; the demo model needs no key, so none may come from here.
+        # The user's own authority stays as it is; the demo model's key is made there, so none may come from here.
         self.environment = {**os.environ, "IMPYARD_DATA_DIR": str(folder / "data")}
         # Like any start but the first, and all of those that bin/impyard makes, these find impyard's code compiled.
         self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -64,7 +65,7 @@ class Place:
         """Make the project, and the image and the authority by a first run. Raises RuntimeError when that fails."""
         self.project.mkdir()
         self.home.mkdir()
-        write_agent_folder(demo_agent(), self.home)
+        write_agent_folder(demo_agent(), Credential(name="demo", kind="api_key", key="worthless"), self.home)
         self._call("init", "--project", str(self.project))
         self.start_impyard(BUILD_LIMIT_S)
         receipt = next(self.project.glob("runs/*/run.json"))

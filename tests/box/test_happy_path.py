@@ -84,7 +84,8 @@ def _only_the_model_was_reached(project: Project, model: Model, run: str) -> Non
 
 
 def test_without_its_rule_the_model_is_not_reached(project: Project, model: Model) -> None:
-    """The control: the same run under a policy that lacks the entry."""
+    """The control: the same run under a policy whose entry is about another path."""
+    project.policy.write_text(model.policy("/v1/other"))
     folder = model.register(project.base / "home")
     result = project.impyard("run", "--model", MODEL, "write 4 to answer.txt", env={"PI_CODING_AGENT_DIR": str(folder)})
     assert result.code == 1 and model.calls == []

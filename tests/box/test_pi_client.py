@@ -67,11 +67,12 @@ def test_an_answer_that_breaks_off_is_asked_for_again(project: Project, model: M
 
 @pytest.mark.attack("F35", "F21")
 def test_a_denied_model_call_is_asked_once_and_says_why(project: Project, model: Model) -> None:
-    """Control: the two tests above, with the model's entry in the policy."""
+    """Control: the two tests above, with the model's path in the policy."""
+    project.policy.write_text(model.policy("/v1/other"))
     result = ask(project, model)
     assert result.code == 1
     (end,) = events(result, "agent_end")
-    assert "403" in str(end) and "Access denied by egress policy: the policy does not name this host" in str(end)
+    assert "403" in str(end) and "Access denied by egress policy: the policy has no rule for it" in str(end)
     assert events(result, "auto_retry_start") == []
     assert [(line["verdict"], line["host"]) for line in project.asked()] == [("deny", HOST)]
     assert model.calls == []

@@ -12,6 +12,7 @@ import pytest
 from impyard.certs.authority import KEY_FILE
 from impyard.runner.engine import client
 from tests.support.project import Project
+from tests.support.service import Given, Service
 
 pytestmark = pytest.mark.box
 
@@ -131,9 +132,15 @@ def test_the_environment_of_the_box_is_its_own(project: Project) -> None:
 
 
 @pytest.mark.attack("139", "140")
-def test_only_the_chosen_providers_key_is_in_the_box(project: Project) -> None:
-    """The one accepted exposure, and no more than that; gone from the disk when the run is over."""
-    chosen, other = f"sk-chosen-{secrets.token_hex(8)}", f"sk-other-{secrets.token_hex(8)}"
+@pytest.mark.attack("139", "140", control=True)
+def test_no_providers_key_is_in_the_box_and_the_chosen_one_has_a_stand_in(project: Project) -> None:
+    chosen, other = f"sk-ant-api03-{secrets.token_hex(20)}", f"sk-other-{secrets.token_hex(20)}"
+    service = Service(lambda asked: Given(b'{"type": "error", "error": {"type": "authentication_error"}}', 401))
+    project.policy.write_text(
+        f"networkPolicies:\n  - host: api.anthropic.com\n    upstream: http://127.0.0.1:{service.port}\n"
+        "    inject: {credential: anthropic, over_http: true}\n"
+        "    policies: [{action: ALLOW, method: POST, path: /v1/messages}]\n"
+    )
     agent = project.base / "pi"
     agent.mkdir()
     (agent / "auth.json").write_text(
@@ -142,7 +149,7 @@ def test_only_the_chosen_providers_key_is_in_the_box(project: Project) -> None:
     (agent / "settings.json").write_text(
         json.dumps({"defaultProvider": "anthropic", "packages": ["npm:evil"], "shellCommandPrefix": f"echo {other}"})
     )
-    # The policy denies the model, so the run ends in an error; the box's files are looked at while it goes on.
+    # The provider refuses, so the run ends in an error; the box's files are looked at while it goes on.
     process = project.start(
         "run", "--model", "anthropic/claude-sonnet-4-5", "say hello", env={"PI_CODING_AGENT_DIR": str(agent)}
     )
@@ -152,8 +159,11 @@ def test_only_the_chosen_providers_key_is_in_the_box(project: Project) -> None:
             texts = [path.read_text() for path in (folder / ".pihome").rglob("*.json") if path.is_file()]
             homes += ["".join(texts)] if len(texts) >= 2 else []
     result = project.finish(process)
+    service.close()
     assert result.code == 1
-    assert any(chosen in text for text in homes), "the control: the chosen key was there"
-    assert not any(other in text or "evil" in text for text in homes)
+    assert "imported the credential anthropic" in result.out and str(agent / "auth.json") in result.out
+    assert any("sk-ant-api03-impyard" in text for text in homes), "its stand-in was there"
+    assert not any(chosen in text or other in text or "evil" in text for text in homes)
     left = [path for path in project.root.rglob("*") if path.is_file() and chosen in path.read_text(errors="replace")]
     assert left == []
+    assert {asked.headers["x-api-key"] for asked in service.asked} == {chosen}, "the control: it got where it belongs"

@@ -194,6 +194,16 @@ def test_a_process_that_was_never_configured_is_gone_afterwards() -> None:
     assert process.poll() is not None
 
 
+def test_its_environment_has_no_secrets_of_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANTHROPIC_API_KEY", "GH_TOKEN", "MY_SECRET", "db_password", "SSLKEYLOGFILE"):
+        monkeypatch.setenv(name, "a-value-to-hide")
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "a-backend")
+    with spawn() as spawned:
+        environ = Path(f"/proc/{spawned.process.pid}/environ").read_bytes().split(b"\0")
+    assert not [each for each in environ if b"a-value-to-hide" in each]
+    assert b"PYTHON_KEYRING_BACKEND=a-backend" in environ
+
+
 def test_a_gateway_ends_when_its_runner_is_killed() -> None:
     code = (
         "import time\nfrom impyard.runner.gateway import spawn\nwith spawn() as s:\n"

@@ -14,6 +14,7 @@ from impyard.runner.demo import DemoServer, Reply, _Handler, sse_events
 
 HOST = "model.test"
 MODEL = "house/demo"
+KEY = "house-key-that-only-the-model-may-see"
 
 
 @dataclass
@@ -72,11 +73,12 @@ class Model:
     def close(self) -> None:
         self._server.close()
 
-    def policy(self) -> str:
-        """The entry that leads the judge here; without it the model cannot be reached."""
+    def policy(self, path: str = "/v1/messages") -> str:
+        """The entry that leads the judge here; without its rule for /v1/messages the model cannot be reached."""
         return (
-            f"networkPolicies:\n  - host: {HOST}\n    upstream: http://127.0.0.1:{self.port}\n    policies:\n"
-            "      - {action: ALLOW, method: POST, path: /v1/messages, name: the model}\n"
+            f"networkPolicies:\n  - host: {HOST}\n    upstream: http://127.0.0.1:{self.port}\n"
+            '    inject: {credential: house, headers: {x-api-key: "{key}"}, over_http: true}\n    policies:\n'
+            f"      - {{action: ALLOW, method: POST, path: {path}, name: the model}}\n"
         )
 
     def register(self, home: Path) -> Path:
@@ -86,7 +88,7 @@ class Model:
         provider = {
             "baseUrl": f"https://{HOST}",
             "api": "anthropic-messages",
-            "apiKey": "worthless",
+            "apiKey": KEY,
             "models": [{"id": "demo", "name": "the test's own"}],
         }
         (folder / "models.json").write_text(json.dumps({"providers": {"house": provider}}))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from impyard.runner.agent import demo_agent
 from impyard.runner.boxspec import (
     Box,
     Limits,
@@ -18,7 +19,6 @@ from impyard.runner.boxspec import (
     pi_command,
     relay_config,
 )
-from impyard.runner.credentials import demo_agent
 from impyard.runner.project import RunPaths
 from impyard.runner.user import BoxUser
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import http.client
 import json
+import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from impyard.addon.errors import ImpyardError
 from impyard.addon.judge import Verdict, judge
 from impyard.addon.policy import load_policy
 from impyard.addon.request import Request
-from impyard.runner.credentials import DEMO_HOST
-from impyard.runner.demo import DemoServer, parse_steps, policy_text, reply_to
+from impyard.runner.agent import DEMO_HOST
+from impyard.runner.demo import DemoServer, account_key, parse_steps, policy_text, reply_to
 
 TOOLS = [{"name": "bash"}, {"name": "write"}]
 
@@ -26,9 +29,11 @@ def server() -> Iterator[DemoServer]:
     demo.close()
 
 
-def ask(server: DemoServer, body: bytes, path: str = "/v1/messages?beta=true") -> tuple[int, str, bytes]:
+def ask(
+    server: DemoServer, body: bytes, path: str = "/v1/messages?beta=true", **headers: str
+) -> tuple[int, str, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    connection.request("POST", path, body, {"content-type": "application/json"})
+    connection.request("POST", path, body, {"content-type": "application/json", **headers})
     answer = connection.getresponse()
     return answer.status, answer.headers["content-type"], answer.read()
 
@@ -167,3 +172,34 @@ def test_the_policy_of_a_demo_run_allows_the_model_call_and_nothing_else(tmp_pat
     assert verdict("GET", "/v1/messages") is Verdict.DENY
     assert verdict("POST", "/v1/models") is Verdict.DENY
     assert verdict("POST", "/v1/messages", "other.impyard.internal") is Verdict.DENY
+
+
+def test_it_wants_the_key_of_its_account_and_says_no_as_its_provider_would() -> None:
+    server = DemoServer("sk-demo-the-right-one")
+    body = json.dumps(request("write 4 to answer.txt")).encode()
+    try:
+        assert ask(server, body, **{"x-api-key": "sk-demo-the-right-one"})[0] == 200
+        for wrong in ({}, {"x-api-key": ""}, {"x-api-key": "sk-demo-another"}, {"authorization": "Bearer x"}):
+            status, kind, answer = ask(server, body, **wrong)
+            assert (status, kind) == (401, "application/json")
+            assert json.loads(answer) == {
+                "type": "error",
+                "error": {"type": "authentication_error", "message": "invalid x-api-key"},
+            }
+    finally:
+        server.close()
+
+
+def test_the_account_is_made_once_by_however_many_runs_begin_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(account_key, [tmp_path / "vault"] * 8))
+    assert len(keys) == 1
+    assert stat.S_IMODE((tmp_path / "vault" / "demo-account").stat().st_mode) == 0o600
+
+
+def test_an_account_that_somebody_wrote_into_is_an_error_without_its_content(tmp_path: Path) -> None:
+    account_key(tmp_path / "vault")
+    (tmp_path / "vault" / "demo-account").write_text("something else\n")
+    with pytest.raises(ImpyardError, match="not as impyard made it") as refused:
+        account_key(tmp_path / "vault")
+    assert "something" not in str(refused.value)
