@@ -82,7 +82,7 @@ def encode_decision(
     if decision.injected:
         fields["injected"] = list(decision.injected)
     if decision.secret is not None:
-        fields["secret"] = _secret(decision.secret)
+        fields["secret"] = told_of(decision.secret)
     if decision.follows is not None:
         fields["follows"] = decision.follows
     line = _line(fields)
@@ -246,7 +246,8 @@ def _headers(headers: tuple[tuple[str, str], ...], clean: bool) -> dict[str, str
     return found
 
 
-def _secret(secret: Secret) -> dict[str, str]:
+def told_of(secret: Secret) -> dict[str, str]:
+    """What was found in a request, as it may be shown."""
     where, _, name = secret.where.partition(" ")
     name = _named(name, clean=False)  # of a header, and so the box's own words
     return {"credential": secret.credential, "kind": secret.kind, "where": f"{where} {name}" if name else where}

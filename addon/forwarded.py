@@ -19,7 +19,8 @@ from impyard.addon.notes import Notes, client_left, notes_of
 from impyard.addon.record import Record
 from impyard.addon.redirects import Redirects
 from impyard.addon.tunnels import TunnelHooks
-from impyard.addon.wire import is_event_stream, strip_for_origin
+from impyard.addon.vault.masking import MaskStream
+from impyard.addon.wire import is_event_stream, mask_fields, strip_for_origin, to_response
 
 # Bodies of unknown length, event streams, and what is longer than this are passed on as they come; the rest in one
 # piece: it is quicker.
@@ -61,6 +62,20 @@ class ForwardedHooks(TunnelHooks):
                 self.record.close(notes, None, why, client_left=client_left(flow, why))
             self._leave(flow)
 
+    @fail_closed
+    def request(self, flow: http.HTTPFlow) -> None:
+        """The last look at a body that came in one piece, before anything of its request goes to the origin."""
+        notes = notes_of(flow)
+        if notes is None or notes.destination is None or flow.request.stream:
+            return  # refused, or looked at as it came
+        if notes.watch is None:
+            raise RuntimeError("a body that nobody looks at")
+        answer = notes.watch.whole(flow.request.raw_content) if flow.request.raw_content else None
+        if answer is not None:
+            self._close(flow, notes, None, notes.watch.why)
+            notes.destination = None
+            flow.response = to_response(answer)
+
     # -- answers and ends -------------------------------------------------------------------------------------------
 
     @fail_closed
@@ -79,7 +94,9 @@ class ForwardedHooks(TunnelHooks):
             notes.redirect = self._redirects.note(location, notes.request.host, notes.decision_id)
         size = expected_http_body_size(flow.request, response)
         if size is None or size < 0 or size > STREAM_OVER_BYTES or is_event_stream(response):
-            response.stream = functools.partial(_count_down, notes)
+            response.stream = functools.partial(
+                _count_down, notes, notes.mask.stream() if notes.mask is not None else None
+            )
 
     @fail_closed
     def response(self, flow: http.HTTPFlow) -> None:
@@ -88,8 +105,12 @@ class ForwardedHooks(TunnelHooks):
             return
         if not notes.uploaded:
             notes.uploaded = len(flow.request.raw_content or b"")
-        if not response.stream:
-            notes.downloaded = len(response.raw_content or b"")
+        if not response.stream and (content := response.raw_content):
+            notes.downloaded = len(content)
+            if notes.mask is not None:
+                response.raw_content = notes.mask.whole(content)
+        if notes.mask is not None and response.trailers:
+            mask_fields(response.trailers, notes.mask)
         self._close(flow, notes, response.status_code, None)
 
     @fail_closed
@@ -101,9 +122,16 @@ class ForwardedHooks(TunnelHooks):
 
     @fail_closed
     def websocket_message(self, flow: http.HTTPFlow) -> None:
-        if notes_of(flow) is None or flow.websocket is None:
+        notes = notes_of(flow)
+        if notes is None or notes.watch is None or flow.websocket is None:
             raise RuntimeError("a WebSocket without a verdict")
+        message = flow.websocket.messages[-1]
         flow.websocket.messages.clear()  # the core would keep every message until the end
+        if message.from_client:
+            if notes.watch.piece(message.content, "message") is not None:
+                message.drop()  # JudgedWebsocket ends the rest
+        elif notes.mask is not None:
+            message.content = notes.mask.whole(message.content)
 
     @fail_closed
     def websocket_end(self, flow: http.HTTPFlow) -> None:
@@ -122,7 +150,11 @@ class ForwardedHooks(TunnelHooks):
             self.turns.leave()
 
 
-def _count_down(notes: Notes, chunk: bytes) -> bytes:
+def _count_down(notes: Notes, mask: MaskStream | None, chunk: bytes) -> bytes | list[bytes]:
+    """What of a streamed answer goes to the box; an empty chunk says that it has ended."""
     notes.downloaded += len(chunk)
     notes.touched = time.monotonic()
-    return chunk
+    if mask is None:
+        return chunk
+    # An empty piece would end the answer.
+    return [piece] if (piece := mask.feed(chunk) if chunk else mask.end()) else []

@@ -46,6 +46,7 @@ JUDGE_HOOKS = (
     "server_connect",
     "refused",
     "requestheaders",
+    "request",
     "responseheaders",
     "response",
     "error",
@@ -117,8 +118,14 @@ class Gateway:
             on_event,
         )
         self.keys = Keys(config.vault, policy, on_event)
+        self.record.clean, self.record.clean_text = self.keys.watch.clean, self.keys.watch.clean_text
         self.judge = JudgeAddon(
-            self.policies, self.record, injector=self.keys.injector, secret=config.secret, limits=limits
+            self.policies,
+            self.record,
+            injector=self.keys.injector,
+            watch=self.keys.watch,
+            secret=config.secret,
+            limits=limits,
         )
         self._sweeping: asyncio.Task[None] | None = None
         self._tls = GatewayTls(self.authority)

@@ -15,6 +15,7 @@ from mitmproxy import http
 from mitmproxy.net.http.http1 import expected_http_body_size
 
 from impyard.addon import answers
+from impyard.addon.bodywatch import BodyWatch
 from impyard.addon.errors import PolicyError
 from impyard.addon.failclosed import fail_closed
 from impyard.addon.forwarded import ForwardedHooks
@@ -27,6 +28,7 @@ from impyard.addon.policysource import Policies
 from impyard.addon.record import Record
 from impyard.addon.request import CANARY_SUFFIX, Request
 from impyard.addon.routes import Routed, Router
+from impyard.addon.secretwatch import SecretWatch
 from impyard.addon.tunnels import TOO_MANY_DECISIONS
 from impyard.addon.turns import Busy
 from impyard.addon.wire import request_from, to_response
@@ -39,7 +41,7 @@ class JudgeAddon(ForwardedHooks):
 
     policies: asked for each request. record: where decisions and outcomes go. secret: proves this gateway to its
     runner in the answer to a canary. limits: how much the run may ask. injector: puts credentials on; without one what
-    the policy injects on is denied.
+    the policy injects on is denied. watch: finds secrets in what the box sends.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class JudgeAddon(ForwardedHooks):
         *,
         router: Router | None = None,
         injector: Injector | None = None,
+        watch: SecretWatch | None = None,
         secret: bytes = b"",
         limits: Limits = DEFAULTS,
     ) -> None:
@@ -56,6 +59,7 @@ class JudgeAddon(ForwardedHooks):
         self.policies = policies
         self.router = router or Router()
         self.injector = injector or Injector()
+        self.watch = watch or SecretWatch()
         self.secret = secret
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -86,6 +90,8 @@ class JudgeAddon(ForwardedHooks):
             decision = denial("malformed", hint="a header or the framing of the body is not valid HTTP")
         else:
             decision = judge(request, policy)
+        # Before a name is looked up, which would tell it.
+        decision = self.watch.judged(request, decision, policy)
         if decision.verdict is Verdict.DENY:
             self._conclude(flow, request, Routed(decision), policy)
             return None
@@ -137,6 +143,9 @@ class JudgeAddon(ForwardedHooks):
                 await self._enter_in_turn(flow)
                 # A credential that was removed or changed while this waited does not go.
                 routed = self.injector.at_once(request, routed) or routed
+            if routed.destination is not None:  # the vault may hold more by now
+                decision = self.watch.judged(request, routed.decision, policy)
+                routed = routed if decision is routed.decision else Routed(decision)
         except Busy as exc:
             self._conclude(flow, request, Routed(routed.decision, failure=str(exc)), policy, busy=True)
             return
@@ -185,9 +194,13 @@ class JudgeAddon(ForwardedHooks):
             self._answer(flow, answers.busy(routed.failure) if busy else answer)
             self._close(flow, notes, None, routed.failure)
         else:
+            assert isinstance(policy, Policy)
             self._let_go(flow, notes, routed.destination)
-            passes = isinstance(policy, Policy) and policy.sentinels_pass(request.host)
-            self.injector.apply(flow.request, routed.injection, sentinels_pass=passes)
+            notes.watch = BodyWatch(self.watch, self.record, request, decision_id, policy)
+            if (injection := routed.injection) is not None:
+                self.watch.learn(injection.credential)
+                notes.mask = self.watch.mask(injection.credential, injection.headers)
+            self.injector.apply(flow.request, injection, sentinels_pass=policy.sentinels_pass(request.host))
 
     def _answer(self, flow: http.HTTPFlow, answer: answers.Answer) -> None:
         flow.request.stream = False

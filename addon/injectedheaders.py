@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection
 from hpack import NeverIndexedHeaderTuple
 from mitmproxy import http
 
+from impyard.addon.vault.credential import Credential
+
 # Behind CGI-like interfaces names that differ in letter case and punctuation are one, and lighttpd takes all of it.
 _ALIKE = bytes.maketrans(
     bytes(range(256)),
@@ -24,11 +26,13 @@ class Injection:
     """What is put on one request.
 
     headers: (lower-case name, value). owned: lower-case names of which nothing that the box said may remain.
+    credential: what they were made of.
     """
 
-    __slots__ = ("headers", "owned")
+    __slots__ = ("credential", "headers", "owned")
 
-    def __init__(self, headers: Collection[tuple[str, str]], owned: Collection[str]) -> None:
+    def __init__(self, headers: Collection[tuple[str, str]], owned: Collection[str], credential: Credential) -> None:
+        self.credential = credential
         self.headers = tuple(headers)
         self.owned = frozenset(owned)
 

@@ -166,7 +166,7 @@ def _render(inject: Inject, variant: Variant, credential: Credential) -> Injecti
         if not _VALUE.fullmatch(text):
             raise ImpyardError(f"credential {credential.name} makes no legal {name} header") from None
         headers.append((name, text))
-    return Injection(headers, inject.owned)
+    return Injection(headers, inject.owned, credential)
 
 
 def _proxy(destination: Destination) -> str | None:

@@ -11,6 +11,7 @@ import msgspec
 from impyard.addon.injection import Injector
 from impyard.addon.policy import Policy
 from impyard.addon.rules import DEFAULT_PORTS, Entry
+from impyard.addon.secretwatch import SecretWatch
 from impyard.addon.vault.refresh import Refresher
 from impyard.addon.vault.sentinels import Sentinels, mint
 from impyard.addon.vault.store import Vault
@@ -20,6 +21,7 @@ class Keys:
     """What one gateway knows of credentials.
 
     vault: None for a gateway that injects nothing. sentinels: of those that the policy binds and the vault holds now.
+    watch: looks for them, and for all that the vault holds, in what the box sends.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class Keys:
         self.vault = Vault(folder) if folder is not None else None
         self.sentinels: Sentinels | None = None
         self.injector = Injector()
+        self.watch = SecretWatch()
         self._bindings: list[dict[str, Any]] = []
         if self.vault is None:
             return
@@ -37,6 +40,8 @@ class Keys:
         wanted = {inject.credential for _, inject in policy.injects}
         self.sentinels = mint(held[name] for name in sorted(wanted & held.keys()))
         self.injector = Injector(Refresher(self.vault), self.sentinels, tell)
+        vault = self.vault
+        self.watch = SecretWatch(self.sentinels, lambda: vault.read().credentials)
         for entry, inject in policy.injects:
             self._bindings.append(
                 {

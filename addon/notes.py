@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mitmproxy import http
 
 from impyard.addon.destination import Destination
 from impyard.addon.judge import Decision
 from impyard.addon.request import Request
+from impyard.addon.vault.masking import Mask
+
+if TYPE_CHECKING:
+    from impyard.addon.bodywatch import BodyWatch
 
 NOTES = "impyard"
 
 
 @dataclass(slots=True)
 class Notes:
-    """What the judge remembers of one flow: its verdict, where it may go, how much went through, and when last."""
+    """What the judge remembers of one flow: its verdict, where it may go, how much went through, and when last.
+
+    watch: looks at what the box sends after an allowed head. mask: hides in the answer what was put on the request.
+    """
 
     decision: Decision
     request: Request
     decision_id: str | None = None
     destination: Destination | None = None
+    watch: BodyWatch | None = None
+    mask: Mask | None = None
     started: float = field(default_factory=time.monotonic)
     touched: float = field(default_factory=time.monotonic)
     uploaded: int = 0

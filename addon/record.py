@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from impyard.addon.decisions import asked_for
+from impyard.addon.decisions import asked_for, told_of
 from impyard.addon.errors import LogUnwritable
 from impyard.addon.judge import Decision, Verdict
 from impyard.addon.log import DecisionLog, OutcomeLog
@@ -28,6 +28,9 @@ class Record:
         self._outcomes = outcomes
         self._on_event = on_event
         self.wrote: Callable[[int], None] = lambda size: None  # hears how much each decision adds to the log
+        # What may be written down of a request, and of a text about one.
+        self.clean: Callable[[Request], Request] = lambda request: request
+        self.clean_text: Callable[[str | None], str | None] = lambda text: text
         self._allowed = 0
         self._denied = 0
         self._upstream_errors = 0
@@ -40,6 +43,7 @@ class Record:
 
         What cannot be written is denied, and has no id.
         """
+        request = self.clean(request)
         try:
             recorded = self._decisions.write(decision, request, version)
             decision_id = recorded.id
@@ -55,6 +59,7 @@ class Record:
             return decision, decision_id
         self._denied += decision.times
         if decision.reason != "canary":
+            secret = {"secret": told_of(decision.secret)} if decision.secret is not None else {}
             self._on_event(
                 {
                     "event": "denied",
@@ -62,6 +67,7 @@ class Record:
                     **asked_for(request),
                     "reason": decision.reason,
                     "at": decision.at,
+                    **secret,
                 }
             )
         return decision, decision_id
@@ -75,7 +81,8 @@ class Record:
         self._bytes_down += notes.downloaded
         self._upstream_errors += error is not None and not client_left
         ms = round((time.monotonic() - notes.started) * 1000, 1)
-        self._outcomes.write(notes.decision_id, status, notes.uploaded, notes.downloaded, ms, error, notes.redirect)
+        error, redirect = self.clean_text(error), self.clean_text(notes.redirect)
+        self._outcomes.write(notes.decision_id, status, notes.uploaded, notes.downloaded, ms, error, redirect)
 
     def totals(self) -> dict[str, Any]:
         """What came through so far, and where the chain of decisions stands."""

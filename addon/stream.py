@@ -44,7 +44,8 @@ from impyard.addon.destination import carrier
 from impyard.addon.dialing import why_ended
 from impyard.addon.limits import limits_of
 from impyard.addon.notes import notes_of
-from impyard.addon.wire import to_response
+from impyard.addon.vault.masking import Mask
+from impyard.addon.wire import mask_head, to_response
 from impyard.addon.wsrelay import JudgedWebsocket
 
 # Methods that change nothing (RFC 9110, 9.2.1), so that an intermediary may ask twice (9.2.2).
@@ -65,6 +66,9 @@ class JudgedStream(HttpStream):
         if gates is not None and self._paused is not None and isinstance(event, RequestData):
             self._held += len(event.data)
             gates.uploads.add(len(event.data))
+        if isinstance(event, ResponseProtocolError) and (mask := self._mask()) is not None:
+            # The parser's words hold what the origin said.
+            event.message = mask.whole(event.message.encode("utf-8", "replace")).decode("utf-8", "replace")
         yield from super().handle_event(event)
         if self._held and self._paused is None and gates is not None:
             gates.uploads.add(-self._held)
@@ -81,6 +85,15 @@ class JudgedStream(HttpStream):
         ):
             yield from self._answer_before_the_body_ends(self.flow.response)
 
+    def check_invalid(self, request: bool) -> CommandGenerator[bool]:
+        if not request and self.flow.response is not None and (mask := self._mask()) is not None:
+            mask_head(self.flow.response, mask)  # before anybody says what is wrong with it
+        return (yield from super().check_invalid(request))
+
+    def _mask(self) -> Mask | None:
+        notes = notes_of(self.flow) if hasattr(self, "flow") else None
+        return notes.mask if notes is not None else None
+
     def state_stream_request_body(self, event: HttpEvent) -> CommandGenerator[None]:
         notes = notes_of(self.flow)
         if isinstance(event, RequestTrailers):
@@ -91,11 +104,15 @@ class JudgedStream(HttpStream):
             notes.uploaded += len(event.data)
             notes.touched = time.monotonic()
             if notes.max_body is not None and notes.uploaded > notes.max_body:
-                self.flow.error = flow.Error(f"the body grew over max_body of {notes.max_body} bytes")
-                yield HttpErrorHook(self.flow)
-                answer = answers.too_large(decision_id=notes.decision_id)
-                yield from self._give_up_on_the_origin(answer)
+                why = f"the body grew over max_body of {notes.max_body} bytes"
+                yield from self._give_up_on_the_origin(why, answers.too_large(decision_id=notes.decision_id))
                 return
+        if notes is None or notes.watch is None:
+            raise RuntimeError("a body that nobody looks at")
+        refusal = notes.watch.piece(event.data) if isinstance(event, RequestData) else notes.watch.end()
+        if refusal is not None:
+            yield from self._give_up_on_the_origin(notes.watch.why, refusal)
+            return
         yield from super().state_stream_request_body(event)
 
     def state_consume_request_body(self, event: events.Event) -> CommandGenerator[None]:
@@ -189,15 +206,10 @@ class JudgedStream(HttpStream):
             yield from self._ask_again()
             return
         message = why_ended(self.context.server, event.message)
-        self.flow.error = flow.Error(message)
-        yield HttpErrorHook(self.flow)
         notes = notes_of(self.flow)
-        answer = answers.upstream_failure(
-            message,
-            host=self.flow.request.host,
-            decision_id=notes.decision_id if notes is not None else None,
-        )
-        yield from self._give_up_on_the_origin(answer)
+        decision_id = notes.decision_id if notes is not None else None
+        answer = answers.upstream_failure(message, host=self.flow.request.host, decision_id=decision_id)
+        yield from self._give_up_on_the_origin(message, answer)
 
     def _may_ask_again(self) -> bool:
         """Whether the origin may just have closed an idle connection under a request that changes nothing there."""
@@ -227,8 +239,10 @@ class JudgedStream(HttpStream):
             yield SendHttp(RequestData(self.stream_id, content), server)
         yield SendHttp(RequestEndOfMessage(self.stream_id), server)
 
-    def _give_up_on_the_origin(self, answer: Answer) -> CommandGenerator[None]:
-        """Answer the box ourselves, and end what was begun with the origin."""
+    def _give_up_on_the_origin(self, why: str, answer: Answer) -> CommandGenerator[None]:
+        """Answer the box ourselves, and end what was begun with the origin. why: for the outcome."""
+        self.flow.error = flow.Error(why)
+        yield HttpErrorHook(self.flow)
         if self.client_state == self.state_stream_request_body:
             yield from self._cancel_at_the_origin()
         body_is_through = self.client_state == self.state_done

@@ -10,6 +10,7 @@ from mitmproxy import http
 
 from impyard.addon.answers import Answer
 from impyard.addon.request import Request, canonical_host
+from impyard.addon.vault.masking import Mask
 
 # RFC 9110, 7.6.1 and 11.7: what concerns only the hop to us. `transfer-encoding` stays: the framing is made from it.
 # So does every header that begins with "Proxy-": see `_is_doomed`.
@@ -121,6 +122,19 @@ def to_response(answer: Answer) -> http.Response:
     response = http.Response.make(answer.status, answer.body, answer.headers)
     response.data.reason = answer.phrase.encode("ascii")  # HTTP/2 has no place for it
     return response
+
+
+def mask_head(response: http.Response, mask: Mask) -> None:
+    """Mask all that an answer's head says."""
+    response.data.reason = mask.whole(response.data.reason)
+    mask_fields(response.headers, mask)
+
+
+def mask_fields(headers: http.Headers, mask: Mask) -> None:
+    """Mask headers or trailers, their names too: a star may be in a name."""
+    fields = headers.fields
+    if mask.spans(b"\n".join([b"%b\n%b" % pair for pair in fields])):
+        headers.fields = tuple((mask.whole(name), mask.whole(value)) for name, value in fields)
 
 
 def strip_for_origin(request: http.Request, host: str, port: int, scheme: str) -> None:

@@ -1,8 +1,10 @@
-"""A WebSocket between the box and an origin: every byte is counted and bounded, not only whole messages."""
+"""A WebSocket between the box and an origin: every byte is counted, bounded and looked at, not only whole messages."""
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import wsproto.connection
@@ -13,13 +15,17 @@ from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
-from mitmproxy.proxy.layers.websocket import WebsocketLayer
+from mitmproxy.proxy.layers.websocket import WebsocketLayer, WebsocketMessageHook
 
+from impyard.addon.bodywatch import BodyWatch
 from impyard.addon.limits import limits_of
 from impyard.addon.notes import Notes
 from impyard.addon.turns import Bucket
 
 TOO_BIG = 1009  # RFC 6455, 7.4.1
+
+
+_REFUSED = wsproto.events.CloseConnection(code=1008, reason="denied by egress policy (secret-in-request)")
 
 
 class JudgedWebsocket(WebsocketLayer):
@@ -28,10 +34,32 @@ class JudgedWebsocket(WebsocketLayer):
     def __init__(self, context: Context, flow: http.HTTPFlow, notes: Notes) -> None:
         super().__init__(context, flow)
         self._notes = notes
+        self._watching = False
         limits = limits_of(context.client)
         self._nothing = Bucket(limits.control_frames, limits.control_frames_per_s)
 
+    def _watched(self, source: Callable[[], Iterator[wsproto.events.Event]]) -> Iterator[wsproto.events.Event]:
+        """What the box sends, up to a frame that holds what must not go to the origin. The hook looks at messages."""
+        for event in source():
+            carried = b""
+            if isinstance(event, wsproto.events.Ping | wsproto.events.Pong):
+                carried = bytes(event.payload)
+            elif isinstance(event, wsproto.events.CloseConnection):
+                carried = (event.reason or "").encode()
+            if carried and self._watch.piece(carried, "message") is not None:
+                return
+            yield event
+
+    @property
+    def _watch(self) -> BodyWatch:
+        if self._notes.watch is None:
+            raise RuntimeError("a WebSocket that nobody looks at")
+        return self._notes.watch
+
     def relay_messages(self, event: events.Event) -> CommandGenerator[None]:
+        if not self._watching:
+            self._watching = True
+            self.client_ws.__dict__["events"] = functools.partial(self._watched, self.client_ws.events)
         if isinstance(event, events.DataReceived):
             notes, size, from_box = self._notes, len(event.data), event.connection == self.context.client
             notes.touched = time.monotonic()
@@ -64,6 +92,11 @@ class JudgedWebsocket(WebsocketLayer):
                 yield from self._cut("too many frames that carry nothing")
                 return
             yield command
+            if isinstance(command, WebsocketMessageHook) and self.flow.error is not None:
+                yield from self._end(self.flow.error.msg, _REFUSED)  # the hook failed
+                return
+        if self._watch.why:
+            yield from self._end(self._watch.why, _REFUSED)
 
     def _cut(self, why: str) -> CommandGenerator[None]:
         yield from self._end(why, wsproto.events.CloseConnection(code=TOO_BIG, reason="too large"))

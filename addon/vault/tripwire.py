@@ -83,6 +83,10 @@ class Tripwire:
         self.span = longest * _TWICE + _LINE_ENDS
         self._codes = PercentCodes({byte for form in forms for byte in form}, self.span)
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to look for."""
+        return bool(self._forms)
+
     def look(self, data: bytes, bound: Collection[str], *, sentinels_pass: bool = False) -> Found | None:
         """The first thing in `data` that may not be in a request to a host with these bindings; None when all may.
 
@@ -150,7 +154,7 @@ class Follower:
     """Looks at what comes in pieces, as if it were whole."""
 
     def __init__(self, tripwire: Tripwire, bound: Collection[str], sentinels_pass: bool) -> None:
-        self._tripwire = tripwire
+        self.tripwire = tripwire  # may be replaced by one that looks for more
         self._bound = bound
         self._sentinels_pass = sentinels_pass
         self._tail = b""
@@ -165,8 +169,8 @@ class Follower:
 
     def _look(self, chunk: bytes, *, ended: bool) -> Found | None:
         data = self._tail + chunk
-        self._tail = data[-2 * self._tripwire.span :]
-        return self._tripwire._look(data, self._bound, self._sentinels_pass, ended)
+        self._tail = data[-2 * self.tripwire.span :]
+        return self.tripwire._look(data, self._bound, self._sentinels_pass, ended)
 
 
 def _by_value(real: Iterable[Credential]) -> dict[str, frozenset[str]]:
