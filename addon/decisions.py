@@ -51,7 +51,13 @@ def encode_decision(
     named = [_short(text, MAX_NAME) for text in (request.method, request.scheme, request.host, request.http)]
     headers = request.headers[:MAX_HEADERS]
     named += [_short(name, MAX_NAME) for name, _ in headers]
-    clean = redact.is_clean([path, query, *named, *[_short(value, MAX_VALUE) for _, value in headers]])
+    # What is secret by its name is redacted whatever it looks like; mostly it looks like a key, and nothing else does.
+    values = [
+        _short(value, MAX_VALUE)
+        for name, value in headers
+        if len(name) > MAX_NAME or not redact.is_secret(name.lower())  # as `_headers` sees it
+    ]
+    clean = redact.is_clean([path, query, *named, *values])
     fields: dict[str, Any] = {
         "ts": ts,
         "id": id,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from impyard.addon.errors import ImpyardError, PolicyError
@@ -27,6 +28,9 @@ _STRONGER = frozenset(("canary", "policy-broken", "judge-error"))
 # Values that a credential has had: a login is renewed about once an hour, and a run lasts hours at most.
 _REMEMBERED = 200
 _MASKS = 64
+# How old what is known of the vault may be: a look at its file costs as much as a look through 100 kB. What is put on
+# a request is known at once.
+_LOOKED_EVERY_S = 0.1
 
 Credentials = Mapping[str, Credential]
 
@@ -34,7 +38,7 @@ Credentials = Mapping[str, Credential]
 class SecretWatch:
     """The tripwire of one gateway, kept up to date.
 
-    sentinels: of this run. vault: what it holds now; asked for each request, so it has to be quick, and to give the
+    sentinels: of this run. vault: what it holds now; asked ten times a second, so it has to be quick, and to give the
     same object while nothing has changed. Values that are gone from it are still looked for.
     """
 
@@ -42,9 +46,12 @@ class SecretWatch:
         self._sentinels = sentinels
         self._vault = vault
         self._held: Credentials | None = None
+        self._looked = 0.0
         self._known: dict[str, list[Credential]] = {}
-        self._clean: Request | None = None
+        self._clean: Request | None = None  # the last request, and
+        self._names = b""  # the last names, in which nothing was found
         self._masks: dict[tuple[str, ...], Mask] = {}
+        self._last_mask: tuple[Credential, tuple[tuple[str, str], ...], Mask] | None = None
         self._build()
         self.tripwire()
 
@@ -52,7 +59,11 @@ class SecretWatch:
         return "<watch for secrets>"
 
     def tripwire(self) -> Tripwire:
-        """As of now; another object when there is more to look for."""
+        """As of a moment ago; another object when there is more to look for."""
+        now = time.monotonic()
+        if now < self._looked + _LOOKED_EVERY_S:
+            return self._tripwire
+        self._looked = now
         try:
             held = self._vault()
         except ImpyardError:
@@ -73,15 +84,14 @@ class SecretWatch:
         if not tripwire:
             return decision
         bound, sentinels_pass = permitted(policy, request.host)
-        parts = _parts(request)
-        text, names = _bytes("\0".join([text for _, text in parts])), _names(request)
+        text, names = _text(request), _names(request)
         for sentinel in self._own(bound):
             if sentinel in text:
                 text = text.replace(sentinel, b"\0")
-        if tripwire.look(text, ()) is None and self._any_case.look(names, ()) is None:
-            self._clean = request
+        if tripwire.look(text, ()) is None and (names == self._names or self._any_case.look(names, ()) is None):
+            self._clean, self._names = request, names
             return decision
-        if decision.reason in _STRONGER or (found := self._where(parts, bound, sentinels_pass)) is None:
+        if decision.reason in _STRONGER or (found := self._where(_parts(request), bound, sentinels_pass)) is None:
             return decision
         return dataclasses.replace(denial("secret-in-request"), secret=found)
 
@@ -112,11 +122,16 @@ class SecretWatch:
 
     def mask(self, credential: Credential, headers: Iterable[tuple[str, str]]) -> Mask:
         """What hides in an answer what was put on its request: the credential's secrets, and the headers' values."""
+        headers = tuple(headers)
+        last = self._last_mask
+        if last is not None and last[0] is credential and last[1] == headers:
+            return last[2]
         values = tuple(dict.fromkeys([*credential.secrets().values(), *_words(value for _, value in headers)]))
         if (mask := self._masks.get(values)) is None:
             if len(self._masks) >= _MASKS:
                 self._masks.clear()
             mask = self._masks[values] = Mask(value.encode() for value in values)
+        self._last_mask = credential, headers, mask
         return mask
 
     # -- what is looked for -----------------------------------------------------------------------------------------
@@ -138,7 +153,7 @@ class SecretWatch:
         tripwire, any_case = Tripwire(self._sentinels, real), Tripwire(None, real, any_case=True)
         secrets = [value for each in (*real, *stand_ins) for value in each.secrets().values()]
         self._everything = Mask(value.encode() for value in _words(secrets))
-        self._clean = None
+        self._clean, self._names = None, b""
         self._tripwire, self._any_case = tripwire, any_case
 
     def _own(self, bound: Collection[str]) -> list[bytes]:
@@ -192,6 +207,14 @@ def _parts(request: Request) -> list[tuple[str, str]]:
         parts.append((f"header {name.lower()}", name))
         parts.append((f"header {name.lower()}", value))
     return parts
+
+
+def _text(request: Request) -> bytes:
+    """The same in one piece. Nothing that is found holds a NUL."""
+    head = [request.host, request.path, request.query, request.method, request.host_header or "", request.sni or ""]
+    for pair in request.headers:
+        head += pair
+    return _bytes("\0".join(head))
 
 
 def _names(request: Request) -> bytes:

@@ -52,18 +52,18 @@ class PercentCodes:
 
     def pieces(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
         """The parts of `data` around such codes, decoded, and whether `data` ends there. No more than `data` in sum."""
-        if b"%" not in data:
+        if b"%" not in data or (first := self._pattern.search(data)) is None:
             return
         places: list[int] = []
-        at = data.find(b"%")
+        at = first.start()
         for _ in range(_FEW):
             if at < 0:
                 break
             if data[at + 1 : at + 3] in self._codes:
                 places.append(at)
             at = data.find(b"%", at + 1)
-        if at >= 0 and (found := self._pattern.search(data, places[0] if places else at)):
-            yield decoded(data[max(0, found.start() - self._span) :]), True
+        if at >= 0:
+            yield decoded(data[max(0, first.start() - self._span) :]), True
             return
         yield from ((decoded(piece), last) for piece, last in around(data, places, self._span))
 

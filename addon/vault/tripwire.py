@@ -50,12 +50,16 @@ class _Form:
     before: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Permitted:
-    """What may be in a request. bound: credentials. sentinels: those of every credential."""
+    """What may be in a request. bound: credentials. sentinels: those of every credential.
+
+    is_open: set when the end of what was looked at may belong to a sentinel whose tag is still to come.
+    """
 
     bound: Collection[str]
     sentinels: bool
+    is_open: bool = False
 
 
 class Tripwire:
@@ -92,18 +96,17 @@ class Tripwire:
 
         bound: names of the credentials that may. sentinels_pass: every sentinel may.
         """
-        return self._look(data, bound, sentinels_pass, ended=True)
+        return self._look(data, _Permitted(bound, sentinels_pass), ended=True)
 
     def follow(self, bound: Collection[str], *, sentinels_pass: bool = False) -> Follower:
         """The same for what comes in pieces."""
         return Follower(self, bound, sentinels_pass)
 
-    def _look(self, data: bytes, bound: Collection[str], sentinels_pass: bool, ended: bool) -> Found | None:
+    def _look(self, data: bytes, permitted: _Permitted, *, ended: bool) -> Found | None:
         if not self._forms:
             return None
         if self._any_case:
             data = data.lower()
-        permitted = _Permitted(bound, sentinels_pass)
         if found := self._at_starts(data, permitted, ended):
             return found
         if b"%" not in data:
@@ -129,6 +132,7 @@ class Tripwire:
                             return Found(min(form.owners), "value")
                     elif not permitted.sentinels:
                         owner = self._owner(text, begin, end, form, ended and last)
+                        permitted.is_open |= owner is None
                         if owner is not None and owner not in permitted.bound:
                             return Found(owner, "sentinel")
         return None
@@ -155,22 +159,22 @@ class Follower:
 
     def __init__(self, tripwire: Tripwire, bound: Collection[str], sentinels_pass: bool) -> None:
         self.tripwire = tripwire  # may be replaced by one that looks for more
-        self._bound = bound
-        self._sentinels_pass = sentinels_pass
+        self._permitted = _Permitted(bound, sentinels_pass)
         self._tail = b""
 
     def feed(self, chunk: bytes) -> Found | None:
         """What `chunk` completes that may not pass; None when it may go on."""
+        self._permitted.is_open = False
         return self._look(chunk, ended=False)
 
     def end(self) -> Found | None:
         """What may not pass now that nothing follows."""
-        return self._look(b"", ended=True)
+        return self._look(b"", ended=True) if self._permitted.is_open else None
 
     def _look(self, chunk: bytes, *, ended: bool) -> Found | None:
         data = self._tail + chunk
         self._tail = data[-2 * self.tripwire.span :]
-        return self.tripwire._look(data, self._bound, self._sentinels_pass, ended)
+        return self.tripwire._look(data, self._permitted, ended=ended)
 
 
 def _by_value(real: Iterable[Credential]) -> dict[str, frozenset[str]]:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from tests.bench import big_bodies, first_event, help_time, kept_connections, many_rules, run_start
+from tests.bench import big_bodies, first_event, help_time, kept_connections, keys, many_rules, run_start
 from tests.bench.plan import Plan
 from tests.bench.table import Row, lines
 
@@ -19,6 +19,7 @@ MEASURES: dict[str, tuple[Callable[[Plan], Iterator[Row]], str]] = {
     "kept": (kept_connections.measure, "judged requests/s on kept connections, of bare mitmdump"),
     "rules": (many_rules.measure, "10,000 rules on one host, of 20 rules"),
     "bodies": (big_bodies.measure, "memory and speed of a big download, an upload and a denied upload"),
+    "keys": (keys.measure, "requests/s with 100 kB, credentials and the tripwire, of the judge without them"),
     "event": (first_event.measure, "how long the first server-sent event is under way"),
     "start": (run_start.measure, "from impyard run to the agent's first event, more than docker run"),
     "help": (help_time.measure, "how long impyard --help takes"),

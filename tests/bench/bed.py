@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from impyard.addon.vault.credential import Credential
 from tests.bench import processes
 from tests.bench.client import HOST, Way
 from tests.bench.load import Seen
@@ -26,12 +27,17 @@ UNTHROTTLED = {"decisions": 1e9, "decisions_per_s": 1e9, "log_bytes": 1e15, "log
 
 @dataclass(slots=True)
 class Target:
-    """Something that a load can go through. pid: the process that is measured, 0 for none (straight to the origin)."""
+    """Something that a load can go through. pid: the process that is measured, 0 for none (straight to the origin).
+
+    body: a file with what is sent, None for requests without a body. headers: further lines of each request.
+    """
 
     name: str
     way: Way
     pid: int = 0
     gateway: LiveGateway | None = None
+    body: Path | None = None
+    headers: str = ""
 
 
 class Bed:
@@ -91,11 +97,24 @@ class Bed:
             processes.stop(process)
 
     @contextmanager
-    def gateway(self, name: str = "gateway", *, rules: int = 20) -> Iterator[Target]:
-        """Our gateway with its door and its logs. rules: how many rules the one host has."""
+    def gateway(
+        self,
+        name: str = "gateway",
+        *,
+        rules: int = 20,
+        inject: str = "",
+        more: str = "",
+        credentials: Iterable[Credential] | None = None,
+    ) -> Iterator[Target]:
+        """Our gateway with its door and its logs.
+
+        rules: how many rules the one host has. inject: which credential it gets. more: further entries of the policy.
+        credentials: what its vault holds, None for none.
+        """
         root = self.folder / name
         root.mkdir(exist_ok=True)
-        live = LiveGateway(root, self._policy(rules), ca=self.folder / "ca", limits=UNTHROTTLED)
+        policy = self._policy(rules, inject) + more
+        live = LiveGateway(root, policy, ca=self.folder / "ca", limits=UNTHROTTLED, credentials=credentials)
         if live.first.get("event") != "ready":
             live.kill()
             raise RuntimeError(f"the gateway did not start: {live.first} {live.stderr_path.read_text()}")
@@ -108,7 +127,13 @@ class Bed:
 
     def load(self, target: Target, connections: int, seconds: float) -> tuple[Seen, float]:
         """One load through a target: what it saw, and the CPU seconds that the target used for it."""
-        order = {"way": target.way.as_dict(), "connections": connections, "seconds": seconds}
+        order = {
+            "way": target.way.as_dict(),
+            "connections": connections,
+            "seconds": seconds,
+            "body": str(target.body or ""),
+            "headers": target.headers,
+        }
         before = processes.cpu_s(target.pid) if target.pid else 0.0
         process = processes.start(processes.python("load", json.dumps(order)), processes.other_cpu())
         output, _ = process.communicate(timeout=seconds + 60)
@@ -117,7 +142,7 @@ class Bed:
             raise RuntimeError(f"the load through {target.name} failed")
         return Seen(**json.loads(output)), used
 
-    def _policy(self, rules: int) -> str:
+    def _policy(self, rules: int, inject: str) -> str:
         """`rules` rules on one host; the first one allows the measured paths, so all after it must be passed over."""
         lines = [
             "networkPolicies:",
@@ -125,6 +150,7 @@ class Bed:
             f"    port: {self.port}",
             f"    upstream: https://127.0.0.1:{self.port}",
             f"    upstream_ca: {self.origin_ca}",
+            *([f"    inject: {inject}"] if inject else []),
             "    policies:",
             "      - {action: ALLOW, method: [GET, POST], path: '/(small|bytes/[0-9]+|sink|events)'}",
         ]

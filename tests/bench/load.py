@@ -1,4 +1,4 @@
-"""The load of small requests, in a process of its own: `python -m tests.bench.load JSON` prints what it saw as JSON.
+"""The load of requests, in a process of its own: `python -m tests.bench.load JSON` prints what it saw as JSON.
 
 Closed loop: each connection has one request under way. A warm-up that is not counted opens the connections.
 """
@@ -11,6 +11,7 @@ import ssl
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from tests.bench.client import Way, head, open_tls, parse_head
 
@@ -50,9 +51,13 @@ class _Tally:
     delays: list[float] = field(default_factory=list)
 
 
-def run(way: Way, connections: int, seconds: float) -> Seen:
-    """Send requests on `connections` kept connections for `seconds` after the warm-up, which is never longer."""
-    request = head(way, "GET", PATH)
+def run(way: Way, connections: int, seconds: float, *, body: bytes = b"", headers: str = "") -> Seen:
+    """Send requests on `connections` kept connections for `seconds` after the warm-up, which is never longer.
+
+    body: what is sent to /sink; without one /small is asked for. headers: further lines, each ending in CR LF.
+    """
+    request = head(way, "POST", "/sink", len(body)) if body else head(way, "GET", PATH)
+    request = request.removesuffix(b"\r\n") + headers.encode() + b"\r\n" + body
     lanes: dict[int, _Lane] = {}
     poll = select.epoll()
     for _ in range(connections):
@@ -108,7 +113,9 @@ def _advance(lane: _Lane, request: bytes, tally: _Tally) -> bool:
             tally.counted += 1
             tally.delays.append((now - lane.sent) * 1000)
         lane.buffer, lane.sent = b"", now
+        lane.connection.setblocking(True)
         lane.connection.sendall(request)
+        lane.connection.setblocking(False)
         return True
     except ssl.SSLWantReadError:
         return True  # a record of TLS itself
@@ -123,4 +130,6 @@ def _at(values: list[float], share: float) -> float:
 
 if __name__ == "__main__":
     order = json.loads(sys.argv[1])
-    print(json.dumps(asdict(run(Way(**order["way"]), order["connections"], order["seconds"]))))
+    whole = Path(order["body"]).read_bytes() if order.get("body") else b""
+    seen = run(Way(**order["way"]), order["connections"], order["seconds"], body=whole, headers=order["headers"])
+    print(json.dumps(asdict(seen)))
