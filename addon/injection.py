@@ -12,6 +12,7 @@ import base64
 import dataclasses
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -45,8 +46,8 @@ class Supply(Protocol):
     def at_once(self, name: str) -> Credential | None:
         """One that is good for a while, None when it has to be renewed first."""
 
-    async def usable(self, name: str, proxy: str | None = None) -> Credential:
-        """The same, renewed if need be."""
+    async def usable(self, name: str, proxy: str | None = None, proxy_ca: Path | None = None) -> Credential:
+        """The same, renewed if need be; through a proxy, which may have an authority of its own."""
 
 
 class Injector:
@@ -106,7 +107,8 @@ class Injector:
             raise RuntimeError("nothing to wait for")
         try:
             async with asyncio.timeout(WAIT_S):
-                credential = await self._supply.usable(inject.credential, _proxy(destination))
+                ca = destination.proxy.ca if destination.proxy is not None else None
+                credential = await self._supply.usable(inject.credential, _proxy(destination), ca)
         except TimeoutError:
             return self._without(routed, inject, ImpyardError("the renewal of the login does not come to an end"))
         except ImpyardError as exc:

@@ -192,12 +192,9 @@ def take(vault: Vault, fresh: Credential, *, by_name: bool = False, keyring: boo
 
 def _merged(current: Credential, fresh: Credential) -> Credential:
     """What the source has now, with what only the vault knows; the vault's own where its login is the newer one."""
-    if (
-        current.pi_file == fresh.pi_file != ""
-        and current.refresh
-        and fresh.expires < current.expires
-        and current.failure is None
-    ):
+    older = (fresh.expires, fresh.refresh == current.refresh) < (current.expires, True)
+    refused = current.failure is not None and current.failure.final
+    if current.pi_file == fresh.pi_file != "" and current.refresh and older and not refused:
         return current  # it was refreshed here, and pi's file could not be written
     same_login = (fresh.kind, fresh.key, fresh.access, fresh.refresh) == (
         current.kind,

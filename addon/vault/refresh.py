@@ -14,6 +14,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
@@ -40,6 +42,14 @@ logger = logging.getLogger(__name__)
 
 class Unavailable(ImpyardError):
     """There is no credential to put on a request. The message is for people; the hint for the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """To the token endpoint."""
+
+    proxy: str | None = field(repr=False)
+    proxy_ca: Path | None
 
 
 class Refresher:
@@ -82,17 +92,18 @@ class Refresher:
         self._hold_off(credential)
         return None
 
-    async def usable(self, name: str, proxy: str | None = None) -> Credential:
+    async def usable(self, name: str, proxy: str | None = None, proxy_ca: Path | None = None) -> Credential:
         """The credential, renewed first where it has to be; requests that wait for the same share one attempt.
 
-        proxy: the URL of an HTTP proxy through which the token endpoint is asked. Raises Unavailable.
+        proxy: the URL of an HTTP proxy through which the token endpoint is asked. proxy_ca: further roots to verify the
+        endpoint with, for a proxy that looks into TLS. Raises Unavailable.
         """
         ready = self.at_once(name)
         if ready is not None:
             return ready
         going_on = self._going_on.get(name)
         if going_on is None:
-            going_on = self._going_on[name] = self._start(name, proxy)
+            going_on = self._going_on[name] = self._start(name, _Way(proxy, proxy_ca))
             going_on.add_done_callback(lambda _: self._going_on.pop(name, None))
         outcome = await asyncio.shield(going_on)  # who gives up waiting does not stop it for the others
         if isinstance(outcome, Unavailable):
@@ -105,7 +116,7 @@ class Refresher:
         for thread in list(self._threads):
             thread.join(max(0.0, end - time.monotonic()))
 
-    def _start(self, name: str, proxy: str | None) -> asyncio.Future[Credential | Unavailable]:
+    def _start(self, name: str, way: _Way) -> asyncio.Future[Credential | Unavailable]:
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Credential | Unavailable] = loop.create_future()
 
@@ -115,7 +126,7 @@ class Refresher:
 
         def renew() -> None:
             try:
-                found: Credential | Unavailable = self._renewed(name, proxy)
+                found: Credential | Unavailable = self._renewed(name, way)
             except Unavailable as exc:
                 found = exc
             except ImpyardError as exc:
@@ -132,7 +143,7 @@ class Refresher:
         thread.start()
         return outcome
 
-    def _renewed(self, name: str, proxy: str | None) -> Credential:
+    def _renewed(self, name: str, way: _Way) -> Credential:
         """The credential, renewed here or by somebody else meanwhile."""
         with self._vault.refreshing(name, self._limit_s + self._pi_limit_s + 10), contextlib.ExitStack() as locks:
             credential = self._stored(name)
@@ -142,7 +153,7 @@ class Refresher:
                 return credential
             self._hold_off(credential)
             if not credential.pi_file:
-                return self._checked(self._store(credential.refresh, self._asked(credential, proxy)))
+                return self._checked(self._store(credential.refresh, self._asked(credential, way)))
             pi, login = PiFile(credential.pi_file), None
             try:
                 locks.enter_context(pi.locked(self._pi_limit_s))
@@ -154,11 +165,9 @@ class Refresher:
                 why = str(exc)
             if why:
                 self._note(f"{why}: credential {name} is renewed without pi, which may have to log in again")
-            return self._renewed_with_pi(credential, proxy, pi, login)
+            return self._renewed_with_pi(credential, way, pi, login)
 
-    def _renewed_with_pi(
-        self, credential: Credential, proxy: str | None, pi: PiFile, login: PiLogin | None
-    ) -> Credential:
+    def _renewed_with_pi(self, credential: Credential, way: _Way, pi: PiFile, login: PiLogin | None) -> Credential:
         """What pi has got meanwhile, or what the endpoint gives, written back. login: None where pi has none."""
         failure = self._failure(credential)
         if login is not None and login.is_newer(credential):
@@ -168,7 +177,7 @@ class Refresher:
         elif failure is not None and self._is_recent(failure):  # something else in pi's file changed
             again = self._failed(credential, Refused(failure.what, failure.final))
             return self._checked(self._store(credential.refresh, again))
-        after = self._asked(credential, proxy)
+        after = self._asked(credential, way)
         try:
             stored = self._store(credential.refresh, after)
         finally:
@@ -180,11 +189,11 @@ class Refresher:
                     self._note(f"{exc}: credential {after.name} was renewed without pi, which may have to log in again")
         return self._checked(stored)
 
-    def _asked(self, credential: Credential, proxy: str | None) -> Credential:
+    def _asked(self, credential: Credential, way: _Way) -> Credential:
         """The credential after the endpoint was asked: with new tokens, or with a failure."""
         sent_ms = self._now_ms()
         try:
-            answer = ask(request_for(credential), proxy, limit_s=self._limit_s)
+            answer = ask(request_for(credential), way.proxy, way.proxy_ca, limit_s=self._limit_s)
             outcome = read_answer(credential, answer.status, answer.body, now_ms=sent_ms, server_ms=answer.date_ms)
         except CannotRenew as exc:
             outcome = Refused(str(exc), final=True)

@@ -36,20 +36,23 @@ class TokenAnswer:
     date_ms: float | None = None
 
 
-def ask(request: TokenRequest, proxy: str | None = None, *, limit_s: float = LIMIT_S) -> TokenAnswer:
+def ask(
+    request: TokenRequest, proxy: str | None = None, proxy_ca: Path | None = None, *, limit_s: float = LIMIT_S
+) -> TokenAnswer:
     """The answer to `request`, whatever its status.
 
     proxy: the URL of an HTTP proxy that is asked for a tunnel, with its user perhaps; None: the endpoint is dialled.
-    Raises NoAnswer when there is no complete answer within `limit_s` seconds.
+    proxy_ca: a PEM file of further roots, for a proxy that looks into TLS; it counts only through that proxy. Raises
+    NoAnswer when there is no complete answer within `limit_s` seconds.
     """
     end = time.monotonic() + limit_s
     try:
         url = _checked(request.url)
         local = url.scheme == "http"
-        line = connected(url, None if local else proxy, end, lambda: _context(""))
+        line = connected(url, None if local else proxy, end, _context)
         try:
             if not local:
-                line = Tls(line, _context(request.ca), url.hostname or "")
+                line = Tls(line, _context(request.ca, proxy_ca if proxy is not None else None), url.hostname or "")
             line.send(_head(request, url) + request.body)
             return _answer(line, request.method)
         finally:
@@ -86,15 +89,16 @@ def _is_plain(text: str) -> bool:
     return all("!" <= sign <= "~" for sign in text)
 
 
-def _context(ca: str) -> ssl.SSLContext:
-    """Verifies with `ca` alone, or with what origins are verified with. Not the default one, which may log its keys."""
+def _context(ca: str = "", more: Path | None = None) -> ssl.SSLContext:
+    """Verifies with `ca`, or with what origins are verified with; and `more`. The default one may log its keys."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["http/1.1"])
     try:
         pem = Path(ca).read_bytes() if ca else upstream_roots()
+        pem += b"\n" + more.read_bytes() if more is not None else b""
         context.load_verify_locations(cadata=pem.decode("ascii", "ignore"))
     except (OSError, ValueError, ImpyardError) as exc:
-        raise NoAnswer(f"the roots to verify the token endpoint with cannot be read: {ca or exc}") from None
+        raise NoAnswer(f"the roots to verify the token endpoint with cannot be read: {ca or more or exc}") from None
     return context
 
 

@@ -344,7 +344,9 @@ def test_the_vaults_newer_login_is_not_replaced_by_pis_older_one(environ: dict[s
     assert follow(vault, "anthropic", environ) is None
     assert vault.read().credentials["anthropic"].refresh == "refresh-2"
     # One that can no longer be refreshed gives way to whatever pi has.
-    vault.update("anthropic", lambda c: c and _replace(c, failure=Failure(1, "400")))
+    vault.update("anthropic", lambda c: c and _replace(c, failure=Failure(1, "503")))
+    assert follow(vault, "anthropic", environ) is None
+    vault.update("anthropic", lambda c: c and _replace(c, failure=Failure(1, "400", final=True)))
     assert follow(vault, "anthropic", environ) is not None
     assert vault.read().credentials["anthropic"].refresh == "refresh-1"
 

@@ -238,6 +238,20 @@ def test_a_named_proxy_is_asked_for_a_tunnel(endpoint: TokenEndpoint, pki: Pki) 
         proxy.close()
 
 
+def test_a_proxys_own_authority_counts_only_through_it(endpoint: TokenEndpoint, pki: Pki) -> None:
+    """Such a proxy answers in the endpoint's place."""
+    proxy = ConnectProxy({f"localhost:{endpoint.port}": endpoint.port})
+    named = f"http://127.0.0.1:{proxy.port}"
+    try:
+        request = TokenRequest("GET", endpoint.url, ())
+        assert ask(request, named, pki.ca_path).status == 200
+        for way in ((named, None), (None, pki.ca_path)):
+            with pytest.raises(NoAnswer, match="certificate does not hold"):
+                ask(request, *way)
+    finally:
+        proxy.close()
+
+
 def test_a_proxy_may_be_spoken_to_over_tls(endpoint: TokenEndpoint, pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy = ConnectProxy({f"login.example.test:{endpoint.port}": endpoint.port}, tls=pki.context("localhost"))
     url, named = f"https://login.example.test:{endpoint.port}/t", f"https://localhost:{proxy.port}"
