@@ -181,15 +181,18 @@ def test_no_text_raises_anything_but_a_policy_error(content: str | bytes) -> Non
 
 SCALARS = st.sampled_from(
     ["ALLOW", "GET", "/.*", "*", "a.test", "10m", "yes", "", "\0", "http://127.0.0.1:1", "(", "\\1", "..", "[::1]"]
-) | st.text(max_size=8)
+)
+SCALARS |= st.sampled_from(["npm", "pass", "{key}", "{b64:{key}}", "x-key", ".npmrc"]) | st.text(max_size=8)
 VALUES = st.recursive(
     SCALARS | st.none() | st.booleans() | st.integers() | st.floats() | st.dates(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SCALARS, inner, max_size=3),
     max_leaves=6,
 )
+PAIRS = SCALARS | st.dictionaries(SCALARS, SCALARS, max_size=2)
 ENTRIES = st.fixed_dictionaries(
     {},
     optional=dict.fromkeys(ENTRY_KEYS, VALUES)
+    | {"inject": st.fixed_dictionaries({}, optional=dict.fromkeys(INJECT_KEYS, PAIRS)) | SCALARS}
     | {"policies": st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(RULE_KEYS, VALUES)), max_size=3)},
 )
 
