@@ -171,6 +171,52 @@ def test_a_method_in_a_header_must_be_allowed_too(policy: list[Entry], asked: As
     assert decision.allowed == ruled.allowed
 
 
+# Entries of one host, each with its own credential or none, that allow much and so differ in little else.
+KEYS = [
+    None,
+    {"credential": "one", "headers": {"x-key": "{key}"}},
+    {"credential": "two", "headers": {"x-key": "{key}"}},
+]
+broad = st.fixed_dictionaries(
+    {
+        "action": st.just("ALLOW"),
+        "method": st.sampled_from(["*", "*", "GET", "PUT"]),
+        "path": st.sampled_from(["/.*", "/.*", "/a.*", "/b.*", "/[^/]+", "/.*/b"]),
+    }
+)
+binding = st.lists(
+    st.tuples(st.sampled_from(KEYS), broad).map(
+        lambda pair: {"host": "a.test", **({"inject": pair[0]} if pair[0] else {}), "policies": [pair[1]]}
+    ),
+    min_size=2,
+    max_size=3,
+)
+few_steps = st.lists(st.sampled_from(["a", "b", "/", "/..", "%2f", "%61", ";x"]), min_size=1, max_size=4).map(
+    lambda parts: "/" + "".join(parts)
+)
+overridden = st.tuples(asked_here(few_steps, st.just("")), st.sampled_from(["", "GET", "PUT"])).map(
+    lambda pair: replace(pair[0], override=pair[1], websocket=False)
+)
+
+
+def misled(policy: list[Entry], asked: Asked) -> bool:
+    """Whether a request gets a credential, or none, although some reading of it leads to another."""
+    ruled, decision, _ = both(policy, asked)
+    wanted = {(policy[number].get("inject") or {}).get("credential") for number in ruled.entries}
+    return decision.allowed and wanted != {decision.inject.credential if decision.inject else None}
+
+
+@examples(150)
+@given(binding, overridden)
+def test_a_credential_is_put_on_only_where_every_reading_leads_to_it(policy: list[Entry], asked: Asked) -> None:
+    assert not misled(policy, asked)
+
+
+def test_control_a_judge_that_takes_the_first_readings_credential_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "_leads_alike", lambda a, b: True)
+    find(st.tuples(binding, overridden), lambda pair: misled(*pair), settings=examples(150, shrink=False))
+
+
 open_to_all = [{"host": "*", "policies": [{"action": "ALLOW", "method": "*", "path": "/.*"}]}]
 spellings = st.sampled_from(
     [

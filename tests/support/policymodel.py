@@ -32,11 +32,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Ruled:
-    """What the model says. rule: (entry, rule) that decided on the request as sent, counted from 0."""
+    """What the model says. rule: (entry, rule) that decided on the request as sent, counted from 0. entries: those of
+    which a rule decided on some reading."""
 
     allowed: bool
     rule: tuple[int, int] | None
     too_large: bool = False
+    entries: frozenset[int] = frozenset()
 
 
 class Unreadable(Exception):
@@ -52,20 +54,22 @@ def rule_on(policy: list[Entry], asked: Asked) -> Ruled:
     paths = [asked.path, *paths] if asked.path != "*" else paths
     methods = [asked.method] + ([asked.override.strip().upper()] if asked.override else [])
     first: tuple[int, int] | None = None
-    allowed, limits = True, []
+    allowed, limits, entries = True, [], set()
     for path in paths:
         for method in methods:
             for query in query_readings(asked.query):
                 found = _last(policy, asked, method, path, query)
                 if (path, method) == (asked.path, asked.method) and first is None:
                     first = found
+                if found:
+                    entries.add(found[0])
                 rule = policy[found[0]]["policies"][found[1]] if found else None
                 if rule is None or rule["action"] == "DENY":
                     allowed = False
                 elif "max_body" in rule:
                     limits.append(_bytes(rule["max_body"]))
     too_large = asked.body is not None and any(asked.body > limit for limit in limits)
-    return Ruled(allowed and not too_large, first, allowed and too_large)
+    return Ruled(allowed and not too_large, first, allowed and too_large, frozenset(entries))
 
 
 def _last(
