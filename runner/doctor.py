@@ -49,14 +49,15 @@ class Check:
 
 @click.command()
 @click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
+@click.option("--secrets", is_flag=True, help="Look for keys and tokens in each file that the box would see.")
 @click.option("--json", "as_json", is_flag=True, help="The checks as one JSON document.")
-def doctor(project: Path | None, as_json: bool) -> int:
+def doctor(project: Path | None, secrets: bool, as_json: bool) -> int:
     """Check what this machine has and lacks, and say how to mend it.
 
     Exit status 1 when something is missing that no run can do without.
     """
     checks = []
-    for found in examine(project):
+    for found in examine(project, thorough=secrets):
         check = replace(found, mend=as_typed(found.mend))
         checks.append(check)
         if not as_json:
@@ -67,8 +68,8 @@ def doctor(project: Path | None, as_json: bool) -> int:
     return 1 if failed else 0
 
 
-def examine(project: Path | None) -> Iterator[Check]:
-    """Each check's outcome, as soon as it is known."""
+def examine(project: Path | None, *, thorough: bool = False) -> Iterator[Check]:
+    """Each check's outcome, as soon as it is known; `thorough` looks for secrets in all of the project's files."""
     checks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("system", _system),
         ("python", _python),
@@ -78,6 +79,7 @@ def examine(project: Path | None) -> Iterator[Check]:
         ("project", lambda: _project(project)),
         ("policy", lambda: _policy(project)),
         ("credentials", _credentials),
+        ("secrets", lambda: _secrets(project, thorough)),
         ("disk", lambda: _disk(project)),
     ]
     for name, run in checks:
@@ -281,6 +283,12 @@ def _object_in(path: Path) -> tuple[dict[str, Any], str]:
     except (OSError, ValueError) as exc:
         return {}, f"{path} cannot be read: {exc}"
     return (content, "") if isinstance(content, dict) else ({}, f"{path} is not pi's {path.name}")
+
+
+def _secrets(project: Path | None, thorough: bool) -> Iterator[Check]:
+    from impyard.runner.doctor_secrets import secret_checks
+
+    yield from secret_checks(project, thorough=thorough)
 
 
 def _disk(project: Path | None) -> Iterator[Check]:

@@ -213,3 +213,23 @@ def test_what_becomes_of_a_proxy_of_this_shell_is_said(
     assert checks["policy"]["status"] == "ok"
     assert (checks["proxy"]["status"] if "proxy" in checks else None) == status
     assert "s3cret" not in json.dumps(checks)
+
+
+def test_secrets_are_named_by_place_and_kind_and_never_shown(
+    project: Path, examine: Examine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = "ghp_" + "Zq3vT7xW9kLmN2pR4sYb" * 2
+    (project / "src.py").write_text(f"\ntoken = '{token}'\n")
+    (project / "id_rsa").write_text(token)
+    _, checks = examine()
+    assert checks["secrets"]["found"] == "covered: id_rsa (private key)"
+    assert "in files" not in checks
+    cli.main(["doctor", "--secrets", "--json", "--project", str(project)])
+    output = capsys.readouterr().out
+    (found,) = [check for check in json.loads(output)["checks"] if check["name"] == "in files"]
+    assert found["status"] == "warn" and found["mend"]
+    assert found["found"].splitlines()[1:] == ["src.py:2  GitHub token"]
+    assert token not in output
+    (project / "src.py").unlink()
+    cli.main(["doctor", "--secrets", "--project", str(project)])
+    assert "no secret that the box would see" in capsys.readouterr().out
