@@ -345,6 +345,9 @@ class Enclosure:
         secret = secretscan.without_allowed(found, plan.allowed, plan.root)
         for line in secretscan.notes(secret, plan.root):
             self._note(line)
+        if plan.workspace is not None and (known := secretscan.tracked(secret, plan.workspace)):
+            names = secretscan.shown(known[0], plan.workspace) + (f" and {len(known) - 1} more" if known[1:] else "")
+            self._note(f"git tracks {names}: its history shows that to the agent, and `git add -A` fails while covered")
         self.receipt.kept = [item.record() for item in secret[: secretscan.RECORDED]]
         self.receipt.kept_more = max(0, len(secret) - secretscan.RECORDED)
         self.receipt.shown = sorted({str(item.path) for item in found} - {str(item.path) for item in secret})

@@ -18,6 +18,7 @@ from typing import Any
 from impyard.certs.authority import data_dir
 from impyard.runner import engine, logread
 from impyard.runner.enclosure import Enclosure
+from impyard.runner.gitsettings import text_of_file
 
 GROUP = "outside"
 DOCKER_SOCKETS = ("docker.sock", "containerd.sock", "podman.sock")
@@ -76,7 +77,7 @@ def created(enclosure: Enclosure) -> list[Claim]:
             f"{host['Memory'] >> 20} MiB, {host['PidsLimit']} processes, {host['NanoCpus'] / 1e9:g} CPUs",
         ),
         Claim(GROUP, "image", "the one asked for", _image(enclosure.box.image, str(box["Image"]))),
-        Claim(GROUP, ".env files covered", *_covered(enclosure, mounts, host)),
+        Claim(GROUP, "secret files covered", *_covered(enclosure, mounts, host)),
         Claim(GROUP, "secrets in the engine's view", "none", _secrets(enclosure, json.dumps(box))),
     ]
 
@@ -138,28 +139,29 @@ def _image(asked: str, found: str) -> str:
 
 
 def _covered(enclosure: Enclosure, mounts: Sequence[Mapping[str, Any]], host: Mapping[str, Any]) -> tuple[str, str]:
-    """How many .env files the project has, and how many of them the box sees nothing of."""
-    hidden = {str(mount["Destination"]) for mount in mounts if mount["Source"] == "/dev/null"} | set(
-        host["Tmpfs"] or ()
-    )
+    """How many files with secrets the project has, its .env files looked for once more, and of how many of them the box
+    sees nothing, or a copy."""
+    control = str(enclosure.paths.control)
+    sources = ("/dev/null", *(str(copy) for _, copy in enclosure.box.cleaned if str(copy).startswith(control)))
+    hidden = {str(mount["Destination"]) for mount in mounts if mount["Source"] in sources} | set(host["Tmpfs"] or ())
     root, runs = enclosure.paths.root, enclosure.paths.runs
-    files = [
+    files = {path for path, _ in (*enclosure.box.covered, *enclosure.box.cleaned)} | {
         path.resolve()
         for pattern in (".env", ".env.*")
         for path in root.rglob(pattern)
         if path.name != ".env.example" and not path.is_relative_to(runs) and path.resolve().is_relative_to(root)
-    ]
+    }
     good = [path for path in files if any(str(place) in hidden for place in (path, *path.parents))]
     return f"{len(files)} of {len(files)}", f"{len(good)} of {len(files)}"
 
 
 def _secrets(enclosure: Enclosure, view: str) -> str:
-    """The names of secrets, of this process's environment and the project's .env files, whose values `view` holds."""
+    """The names of secrets, of this process's environment and the project's covered files, that `view` holds."""
     named = [(name, value) for name, value in os.environ.items() if _SENSITIVE.search(name)]
     for path, _is_folder in enclosure.box.covered:
         with suppress(OSError):
             # Only files: covered are also named pipes, which would keep a reader waiting.
-            lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else ()
+            lines = text_of_file(path).splitlines() if path.is_file() else ()
             pairs = (line.partition("=") for line in lines if not line.lstrip().startswith("#"))
             named += [(f"{path.name}: {name.strip()}", value.strip().strip("\"'")) for name, _, value in pairs]
     known = f"{enclosure.paths.root} {enclosure.user.name}"

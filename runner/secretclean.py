@@ -11,6 +11,7 @@ import re
 from impyard.runner.gitsettings import plain_value
 
 _URL_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^\s/]+)@")
+_VALUE_USER = re.compile(r"\A([A-Za-z][A-Za-z0-9+.-]*://)([^/]+)@")  # with blanks in it
 _REFERENCE = re.compile(r"\$\{?\w+\}?")
 _TOKEN = re.compile(r"[A-Za-z0-9_.%~-]{20,}|(?:gh[a-z]|glpat|npm|pypi|hf)[_-].+")
 _HEADING = r'\[(?:"(?:\\.|[^"\\\n])*"|[^\]"\n])*\]'
@@ -104,7 +105,7 @@ def _git_setting(found: re.Match[str]) -> str:
         or (_SECRET_KEY.search(name) and value)
     ):
         return f"{head}{key}{equals}"
-    clean = _without_users(value)
+    clean = _VALUE_USER.sub(_without_user, _without_users(value))
     if clean == value:
         return found[0]
     quoted = (

@@ -27,6 +27,7 @@ CHANNEL = "socket or pipe"
 RECORDED = 1000  # in a receipt
 NOTED = 5  # so many are named before a run; the receipt has all
 MAX_INCLUDED = 32
+MAX_INDEX_BYTES = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,27 @@ def notes(found: Iterable[Found], root: Path) -> list[str]:
         more = f"and {len(worth) - NOTED} more, which the receipt names; " if len(worth) > NOTED else ""
         lines.append(f"{more}`--allow-file PATH` shows the agent one as it is")
     return lines
+
+
+def tracked(found: Iterable[Found], workspace: Path) -> list[Path]:
+    """Those of the files in a workspace that git tracks there: covered, they are a change that no commit can take, and
+    their content can be read from git's objects. An index of version 4 is not understood."""
+    indexes: dict[Path, bytes] = {}
+    paths = []
+    for item in found:
+        top = next((folder for folder in item.path.parents if os.path.lexists(folder / ".git")), None)
+        if top is None or item.clean is not None or not item.path.is_relative_to(workspace):
+            continue
+        if top not in indexes:
+            try:
+                indexes[top] = _head(f"{top}/.git/index", MAX_INDEX_BYTES)
+            except OSError:
+                indexes[top] = b""
+        name = os.fsencode(item.path.relative_to(top))
+        # An entry's length and name (gitformat-index(5)).
+        if min(len(name), 0xFFF).to_bytes(2) + name + b"\0" in indexes[top]:
+            paths.append(item.path)
+    return paths
 
 
 def shown(path: Path, root: Path) -> str:

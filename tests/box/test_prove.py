@@ -31,6 +31,8 @@ def project(tmp_path: Path) -> Path:
     for folder in (root, root / "deep" / "er"):
         folder.mkdir(parents=True)
         (folder / ".env").write_text(f"API={CANARY}\n")
+    (root / "deep" / "id_rsa").write_text(f"{CANARY}\n")
+    (root / ".npmrc").write_text(f"//registry.test/:_authToken={CANARY}\n")
     (root / "policies").mkdir()
     (root / "policies" / "gateway.yaml").write_text(
         "networkPolicies:\n  - host: open.test\n    policies:\n      - {action: ALLOW, method: GET, path: /.*}\n"
@@ -66,7 +68,7 @@ def test_every_claim_holds_and_nothing_is_left(project: Path) -> None:
     assert failed == []
     assert (result.returncode, document["ok"]) == (0, True)
     found = {claim["name"]: claim["found"] for claim in document["claims"]}
-    assert found[".env files covered"] == "2 of 2"
+    assert found["secret files covered"] == "4 of 4"
     assert found["listeners reached by the box"] == "0 times"
     assert found["listeners reached by this machine"] != "0 times"
     lines = [json.loads(line) for line in (project / "runs" / "decisions.jsonl").read_text().splitlines()]
