@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from types import TracebackType
 
@@ -10,6 +11,8 @@ from mitmproxy.connection import Connection
 
 from impyard.addon.destination import Attempt, attempt_of, dialled_for, note_attempt
 from impyard.addon.limits import Limits
+
+_QUOTED = re.compile(r"""b?(['"]).*\1""", re.DOTALL)
 
 
 class NoRoom(Exception):
@@ -97,6 +100,11 @@ def retire(server: Connection, task: asyncio.Task[object]) -> None:
     """End a connection to an origin that nobody uses, and have nobody use it any more."""
     note_attempt(server, Attempt.RETIRED)
     task.cancel("retired")
+
+
+def without_quotes(message: str) -> str:
+    """What a parser says of an answer, without what it quotes of it: an origin may echo a credential there."""
+    return _QUOTED.sub("…", message)
 
 
 def why_ended(server: object, message: str) -> str:

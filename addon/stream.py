@@ -41,7 +41,7 @@ from impyard.addon.answers import Answer
 from impyard.addon.boxends import JudgedHttp1Server, JudgedHttp2Server
 from impyard.addon.connections import JudgedConnections, connection_to
 from impyard.addon.destination import carrier
-from impyard.addon.dialing import why_ended
+from impyard.addon.dialing import why_ended, without_quotes
 from impyard.addon.limits import limits_of
 from impyard.addon.notes import notes_of
 from impyard.addon.vault.masking import Mask
@@ -62,6 +62,8 @@ class JudgedStream(HttpStream):
 
     def handle_event(self, event: events.Event) -> CommandGenerator[None]:
         """Tell the connection's gate what waits here while an origin comes up."""
+        if isinstance(event, ResponseProtocolError):
+            event.message = without_quotes(event.message)
         gates = getattr(self.context.client, "gates", None)
         if gates is not None and self._paused is not None and isinstance(event, RequestData):
             self._held += len(event.data)

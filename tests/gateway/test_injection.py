@@ -233,6 +233,19 @@ def test_a_kept_connection_carries_it_only_on_the_bound_hosts_requests(bed: KeyB
     assert [line.get("injected") for line in bed.gateway.decisions()] == [["x-api-key"], None, ["x-api-key"]]
 
 
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 %b\r\n\r\n", b"%b\r\n\r\n", b"HTTP/1.1 200 OK\r\n%b\r\n\r\n", b"HTTP/1.1 200 %b"]
+)
+def test_an_answer_that_cannot_be_read_is_quoted_nowhere(bed: KeyBed, answer: bytes) -> None:
+    """An origin may say again what came; the core's words about it would go into the log and to the box."""
+    bed.origin.answers["/pub/x"] = lambda connection, seen: connection.sendall(answer % KEY.encode())
+    reply = bed.get("bound.test")
+    assert (reply.status, reply.json()["reason"]) == (502, "upstream")
+    assert KEY.encode() not in reply.body
+    (outcome,) = bed.gateway.outcomes(1)
+    assert outcome["error"] and KEY not in str(outcome)
+
+
 # -- where it does not go -----------------------------------------------------------------------------------------
 
 
