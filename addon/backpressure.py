@@ -127,6 +127,9 @@ class GatedReader:
         self.listens = True
         try:
             data = await self._reader.read(min(count, self._size))
+        except OSError:
+            self._gone()  # reset: whoever left did so with something unread
+            raise
         finally:
             self.listens = False
         if not data and _has_left(self._peer):

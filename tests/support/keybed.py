@@ -38,7 +38,8 @@ def entry(host: str, inject: str = "", *, more: str = "", upstream: str = "{tls}
 class KeyBed:
     """A gateway whose policy is `entries` (see `entry`), and its origins.
 
-    origin: over TLS, for each of `hosts`. plain: without. vault: what the gateway reads; it may be changed at any time.
+    origin: over TLS, for each of `hosts`. plain: without. vault: what the gateway reads, if it does; it may be changed
+    at any time.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class KeyBed:
         entries: Iterable[str],
         hosts: Iterable[str],
         credentials: Iterable[Credential] = (A_KEY, A_LOGIN),
+        vault: bool = True,
         **gateway: Any,
     ) -> None:
         self.root = root
@@ -55,10 +57,9 @@ class KeyBed:
         self.origin = Origin(pki.context(*hosts))
         self.plain = Origin()
         self.policy = self._policy(entries)
-        self.gateway = LiveGateway(root, self.policy, credentials=credentials, **gateway)
+        self.gateway = LiveGateway(root, self.policy, credentials=credentials if vault else None, **gateway)
         assert self.gateway.first.get("event") == "ready", (self.gateway.first, self.words())
-        assert self.gateway.vault is not None
-        self.vault: Vault = self.gateway.vault
+        self.vault = self.gateway.vault or Vault(root / "no-vault")
 
     def _policy(self, entries: Iterable[str]) -> str:
         text = "".join(entries).replace("{tls}", f"https://127.0.0.1:{self.origin.port}")
@@ -101,6 +102,12 @@ class KeyBed:
     def words(self) -> str:
         """What the gateway printed."""
         return self.gateway.stderr_path.read_text()
+
+    def holds_none_of(self, *values: str) -> bool:
+        """Whether no value is in what the gateway wrote, printed and told its runner."""
+        files = [path.read_text() for path in self.gateway.runs.rglob("*") if path.is_file()]
+        texts = [*files, self.words(), str(self.gateway.first), str(self.gateway.events)]
+        return not any(value in text for text in texts for value in values)
 
     def close(self) -> None:
         self.gateway.stop()
