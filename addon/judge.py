@@ -49,8 +49,8 @@ class Nearest:
 class Secret:
     """What was found in a request to a host that it is not bound to; never the value.
 
-    credential: its name. kind: "sentinel" or "value". where: "header <name>", "path", "query", "host", "body" or
-    "message".
+    credential: its name. kind: "sentinel" or "value". where: "header <name>", "method", "path", "query", "host", "body"
+    or "message".
     """
 
     credential: str

@@ -230,7 +230,7 @@ def test_a_policy_without_inject_loads_unchanged() -> None:
 
 def test_the_examples_of_the_readme_load() -> None:
     blocks = re.findall(r"(?ms)^```yaml\n(.*?)^```", (POLICIES.parent / "README.md").read_text())
-    with_inject = [block for block in blocks if "inject:" in block]
+    with_inject = [block for block in blocks if "inject:" in block and "policies:" in block]
     assert with_inject
     for block in with_inject:
         assert read_policy([(Path("README.md"), f"networkPolicies:\n{block}".encode())]).injects
