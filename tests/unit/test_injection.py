@@ -154,7 +154,7 @@ def test_values_show_in_no_repr() -> None:
 
 def test_putting_on_twice_is_putting_on_once() -> None:
     request = http.Request.make("GET", "https://a.test/", headers=http.Headers(Authorization="Bearer mine", X="1"))
-    injection = Injection([("authorization", "Bearer ours")], ["authorization", "x-api-key"], "one")
+    injection = Injection([("authorization", "Bearer ours")], ["authorization", "x-api-key"], KEY)
     put_on(request, injection)
     once = copy.copy(request.headers.fields)
     put_on(request, injection)
