@@ -45,11 +45,14 @@ MOST_HOSTS = 1000
 @click.option("--policy", type=click.Path(path_type=Path), multiple=True, help=f"Instead of {POLICY}; repeatable.")
 @click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
 @click.option("--json", "as_json", is_flag=True, help="Show the decisions as JSON lines.")
-def gateway(listen: str, policy: tuple[Path, ...], project: Path | None, as_json: bool) -> int:
+@click.option("--inject", "inject", is_flag=True, help="Put the vault's credentials on requests, for all who connect.")
+def gateway(listen: str, policy: tuple[Path, ...], project: Path | None, as_json: bool, inject: bool) -> int:
     """Judge requests on 127.0.0.1:7300 until Ctrl-C, for tools outside of a box.
 
     Shows each decision as it is made; they are recorded in runs/decisions.jsonl like those of a run. An allowed
     request that comes to nothing gets a second line, `failed`. Ctrl-C and SIGTERM end it with exit status 0.
+
+    What the policy injects a credential on is denied, unless --inject is given.
     """
     host, port = parse_listen(listen)
     root = find_root(project)
@@ -58,7 +61,7 @@ def gateway(listen: str, policy: tuple[Path, ...], project: Path | None, as_json
         if not file.exists():
             hint = "check the path given to --policy" if policy else "`impyard init` writes a commented one"
             raise ImpyardError(f"there is no policy at {file}", hint=hint)
-    status, name = serve(root, files, host, port, as_json=as_json)
+    status, name = serve(root, files, host, port, as_json=as_json, inject=inject)
     click.echo(f"the judge has ended; {command_line('decisions', '--run', name, project=project)}", err=True)
     return status
 
@@ -82,10 +85,14 @@ def parse_listen(text: str) -> tuple[str, int]:
     return str(address), int(port)
 
 
-def serve(root: Path, files: list[Path], host: str, port: int, *, as_json: bool) -> tuple[int, str]:
+def serve(
+    root: Path, files: list[Path], host: str, port: int, *, as_json: bool, inject: bool = False
+) -> tuple[int, str]:
     """Run the judge until a signal; the exit status, and its name in the log. Raises ImpyardError when it must not
-    start."""
+    start. inject: with the user's vault."""
+    from impyard.addon.__main__ import keep_memory_private
     from impyard.addon.gateway import Config
+    from impyard.addon.vault import store
     from impyard.certs.authority import default_dir, ensure_authority
 
     authority = ensure_authority(default_dir())
@@ -95,7 +102,11 @@ def serve(root: Path, files: list[Path], host: str, port: int, *, as_json: bool)
     except OSError as exc:
         raise ImpyardError(f"cannot make {runs}: {(exc.strerror or str(exc)).lower()}") from exc
     name = f"gateway-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    config = Config(run=name, policies=tuple(files), root=root, runs=runs, ca=default_dir())
+    vault = store.default_dir() if inject else None
+    config = Config(run=name, policies=tuple(files), root=root, runs=runs, ca=default_dir(), vault=vault)
+    bindings = _bindings(files, root, vault)
+    if inject:
+        keep_memory_private()
 
     ca = shlex.quote(str(authority.cert_path))
 
@@ -105,6 +116,7 @@ def serve(root: Path, files: list[Path], host: str, port: int, *, as_json: bool)
             f"judging on http://{address} by {', '.join(_named(file, root) for file in files)}",
             f"  curl --cacert {ca} -x http://{address} {SAMPLE}",
             f"  ({_sample_answer(files, root)})",
+            *bindings,
             as_typed("only what uses this proxy is judged; `impyard run` locks an agent in. Ctrl-C ends it."),
         ):
             click.echo(wrapped(line, columns_of(sys.stderr)) if "curl" not in line else line, err=True)
@@ -117,6 +129,26 @@ def serve(root: Path, files: list[Path], host: str, port: int, *, as_json: bool)
     finally:
         logging.getLogger().removeHandler(words)
     return status, name
+
+
+def _bindings(files: list[Path], root: Path, vault: Path | None) -> list[str]:
+    """What people must know of the credentials that the policy injects, as lines; none where it injects nothing."""
+    from impyard.addon.keys import Keys
+    from impyard.addon.policy import load_policy
+
+    policy = load_policy(files, root=root)
+    if not policy.injects:
+        return []
+    if vault is None:
+        hosts = ", ".join(dict.fromkeys(entry.host for entry, _ in policy.injects))
+        return [f"denied, as the policy puts credentials on it and this is without --inject: {hosts}"]
+    bound = Keys(vault, policy).for_runner()["bindings"]
+    lines = [
+        f"  {each['credential']} for {each['host']} ({each['at']})"
+        + (f": not in the vault; {command_line('vault', 'set', each['credential'])}" if each["missing"] else "")
+        for each in bound
+    ]
+    return ["everyone who can connect to this address uses these credentials:", *lines]
 
 
 def _sample_answer(files: list[Path], root: Path) -> str:
@@ -136,7 +168,10 @@ async def _serve(config: Config, host: str, port: int, is_ready: Callable[[int],
     from impyard.addon.gateway import serve_tcp
 
     def tell(event: dict[str, Any]) -> None:
-        if event.get("event") == "log-unwritable":
+        if event.get("event") == "credential":
+            cause = f"credential {event.get('name')}: {event.get('what')}"
+            click.echo(wrapped(f"warning: {visible(cause)}", columns_of(sys.stderr)), err=True)
+        elif event.get("event") == "log-unwritable":
             click.echo(f"error: {event.get('error')}: everything is denied until it can be written", err=True)
 
     server = asyncio.ensure_future(serve_tcp(config, host, port, on_event=tell, on_ready=is_ready))

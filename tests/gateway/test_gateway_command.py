@@ -16,6 +16,9 @@ from typing import NamedTuple
 import pytest
 
 import impyard as package
+from impyard.addon.vault.credential import Credential
+from impyard.addon.vault.store import Vault
+from tests.support.service import Given, Service
 
 CHECKOUT = Path(str(package.__file__)).parent.parent
 POLICY = """\
@@ -46,6 +49,7 @@ class Running(NamedTuple):
     proxy: str
     curl: list[str]  # the command that it tells people to use, without its URL
     project: Path
+    said: str  # the lines after that command
 
 
 @pytest.fixture
@@ -89,9 +93,10 @@ def start(project: Path, *args: str) -> Running:
     found = re.search(r"http://127\.0\.0\.1:\d+", first)
     assert found, first + process.stderr.read()
     command = process.stderr.readline().split()
-    process.stderr.readline()
-    process.stderr.readline()
-    return Running(process, found[0], command[:-1], project)
+    said = process.stderr.readline()
+    while "Ctrl-C ends it" not in said:
+        said += process.stderr.readline()
+    return Running(process, found[0], command[:-1], project, said)
 
 
 @pytest.fixture
@@ -230,3 +235,40 @@ def test_a_broken_policy_is_refused_with_its_place(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "policies/gateway.yaml:2:" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+INJECTING = """\
+  - host: keyed.test
+    scheme: http
+    upstream: http://127.0.0.1:{port}
+    inject: {{credential: one, headers: {{x-key: "{{key}}"}}, over_http: true}}
+    policies:
+      - {{action: ALLOW, method: GET, path: /.*}}
+"""
+
+
+@pytest.mark.parametrize("inject", [False, True])
+def test_credentials_go_on_requests_only_when_it_is_told_to(tmp_path: Path, inject: bool) -> None:
+    project = tmp_path / "project"
+    (project / "policies").mkdir(parents=True)
+    origin = Service(lambda asked: Given(b"origin"))
+    text = POLICY.format(port=origin.port) + INJECTING.format(port=origin.port)
+    (project / "policies" / "gateway.yaml").write_text(text)
+    Vault(tmp_path / "data" / "vault").put(Credential(name="one", kind="api_key", key="a-key-of-somebody"))
+    running = start(project, *(["--inject"] if inject else []))
+    try:
+        answer = curl(running, "http://keyed.test/x")
+        if inject:
+            assert answer == "origin"
+            assert [asked.headers["x-key"] for asked in origin.asked] == ["a-key-of-somebody"]
+        else:
+            assert json.loads(answer)["reason"] == "credential-unavailable"
+            assert origin.asked == []
+    finally:
+        running.process.send_signal(signal.SIGTERM)
+        out, words = running.process.communicate(timeout=20)
+        origin.close()
+    assert "keyed.test" in running.said
+    assert ("everyone who can connect" in running.said) is inject
+    assert ("--inject" in running.said) is not inject
+    assert "a-key-of-somebody" not in out + words + running.said

@@ -88,3 +88,19 @@ def test_a_broken_policy_ends_mitmdump(tmp_path: Path) -> None:
     process, _ = start(tmp_path, policy=policy)
     assert process.wait(30) == 1
     assert "gateway.yaml:2:1: is not YAML" in (tmp_path / "out").read_text()
+
+
+def test_what_the_policy_injects_on_is_denied_as_there_is_no_vault(tmp_path: Path, origin: Origin, pki: Pki) -> None:
+    policy = tmp_path / "policies" / "gateway.yaml"
+    policy.parent.mkdir()
+    bound = "    inject: {credential: one, template: npm}\n    policies:\n"
+    policy.write_text(POLICY.format(port=origin.port, ca=pki.ca_path).replace("    policies:\n", bound))
+    process, port = start(tmp_path, policy=policy)
+    try:
+        done = curl(port, "--retry", "40", "--retry-delay", "1", "--retry-connrefused", "https://a.test/pub/x")
+    finally:
+        process.terminate()
+        process.wait(10)
+    assert json.loads(done.stdout)["reason"] == "credential-unavailable"
+    assert "puts no credentials" in json.loads(done.stdout)["error"]
+    assert origin.seen == []
