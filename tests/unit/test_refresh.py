@@ -139,6 +139,7 @@ def test_requests_that_wait_share_one_attempt_and_the_loop_goes_on(bed: Bed, ser
     async def main() -> tuple[list[Credential], float]:
         gap, last = 0.0, time.monotonic()
         waiting = [asyncio.ensure_future(refresher.usable("work")) for _ in range(20)]
+        await asyncio.sleep(0.05)
         waiting[0].cancel()  # its client has gone
         while not all(one.done() for one in waiting):
             await asyncio.sleep(0.005)
@@ -163,6 +164,23 @@ def test_failures_are_shared_by_those_who_wait(bed: Bed, server: Server) -> None
     assert {str(one) for one in failures} == {
         "credential work has expired and could not be renewed: the token endpoint answered 400 invalid_grant"
     }
+    assert len(server.asked) == 1
+
+
+def test_who_waited_for_anothers_failure_does_not_try_at_once(bed: Bed, server: Server) -> None:
+    """Two refreshers are two gateways: they share nothing but the vault."""
+
+    def answer(client: Any, asking: Any) -> None:
+        time.sleep(0.2)
+        says(b"", status=500)(client, asking)
+
+    server.answer = answer
+    refreshers = [bed.refresher(), bed.refresher()]
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(one.usable("work") for one in refreshers), return_exceptions=True)
+
+    assert all(isinstance(one, Unavailable) for one in asyncio.run(main()))
     assert len(server.asked) == 1
 
 
@@ -341,8 +359,9 @@ if "unlocked" in sys.argv:
 refresher = Refresher(Vault(Path(sys.argv[1])))
 print("ready", flush=True)
 sys.stdin.readline()
+wait_s = 0.1 if "impatient" in sys.argv else None
 try:
-    print(asyncio.run(refresher.usable("work")).access)
+    print(asyncio.run(asyncio.wait_for(refresher.usable("work"), wait_s)).access)
 except Exception as exc:
     print(exc)
 """
@@ -401,6 +420,15 @@ def test_a_process_that_is_killed_in_the_middle_leaves_nothing_that_hinders(bed:
     assert bed.usable().access == "access-1"
     assert not lock.exists()
     assert bed.pis["refresh"] == "refresh-1"
+
+
+def test_a_process_that_ends_meanwhile_stores_what_it_gets_first(bed: Bed, server: Server) -> None:
+    server.wait_s = 0.3
+    process = child(bed, "impatient")
+    assert process.stdout is not None and process.stdout.readline()
+    said = process.communicate("\n", timeout=30)[0].strip()
+    assert said == ""  # of a TimeoutError, as nobody waited for the answer
+    assert (bed.stored.access, bed.stored.refresh) == ("access-1", "refresh-1")
 
 
 # With pi
