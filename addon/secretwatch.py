@@ -126,7 +126,8 @@ class SecretWatch:
         last = self._last_mask
         if last is not None and last[0] is credential and last[1] == headers:
             return last[2]
-        values = tuple(dict.fromkeys([*credential.secrets().values(), *_words(value for _, value in headers)]))
+        put_on = [value.split()[-1] for _, value in headers if value]  # the scheme before it is no secret
+        values = tuple(dict.fromkeys([*_words(credential.secrets().values()), *put_on]))
         if (mask := self._masks.get(values)) is None:
             if len(self._masks) >= _MASKS:
                 self._masks.clear()

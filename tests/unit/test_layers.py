@@ -31,6 +31,7 @@ CORE = [
     "vault.percent",
     "vault.tripwire",
     "vault.masking",
+    "secretwatch",
     "vault.store",
 ]
 HEAVY = ("mitmproxy", "docker", "click", "rich", "requests", "asyncio", "ssl", "impyard.runner", "impyard.certs")
