@@ -20,8 +20,10 @@ fix: dev ## mend what can be mended
 
 test: ## all of it; as root on Debian or Ubuntu, Docker is installed and started when it is missing
 	@IMPYARD_SETUP=test bin/impyard
-	bin/impyard image build
-	@status=0; $(MAKE) --no-print-directory lint || status=1; $(PYTHON) -m pytest -q || status=1; exit $$status
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; $(MAKE) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
+	bin/impyard image build || { wait; exit 1; }; \
+	status=0; wait $$lint || status=1; cat "$$log"; \
+	$(PYTHON) -m pytest -q || status=1; exit $$status
 
 attacks: ## every attempt of the attack suite, and a table by group
 	@IMPYARD_SETUP=test bin/impyard
