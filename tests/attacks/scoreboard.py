@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -100,16 +101,30 @@ class Scoreboard:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._config.getoption("--attacks-readme"):
-            terminalreporter.write_line(readme_table(score(self._found, set())))
-            attempted = {entry for marks in self._found.values() for entry in marks.attempts}
-            terminalreporter.write_line("not attempted: " + (" ".join(sorted(ENTRIES - attempted)) or "none"))
+            terminalreporter.write(summary(self._found))
         elif self._config.option.markexpr == "attack" and not self._config.option.collectonly:
             terminalreporter.write_line("")
             terminalreporter.write_line(table(score(self._found, self._passed)))
 
 
+def summary(found: Mapping[str, Marks]) -> str:
+    """The README's table, and the entries that nobody attempts."""
+    attempted = {entry for marks in found.values() for entry in marks.attempts}
+    return f"{readme_table(score(found, set()))}\nnot attempted: {' '.join(sorted(ENTRIES - attempted)) or 'none'}\n"
+
+
+def in_session(session: pytest.Session) -> str | None:
+    """The summary of this session's own tests; None when it has not all that make attempts."""
+    option = session.config.option
+    narrowed = (option.keyword, option.deselect, option.ignore, option.ignore_glob, option.lf, option.stepwise)
+    asked = [Path(name).resolve() for name in session.config.args]
+    if asked != [session.config.rootpath / "tests"] or option.markexpr not in ("", "attack") or any(narrowed):
+        return None
+    return summary({item.nodeid: marks_of(item) for item in session.items})
+
+
 def collected() -> str:
-    """The README's table and the entries that nobody attempts, as pytest's own collection finds them."""
+    """The summary, as pytest's own collection finds the tests."""
     import subprocess
 
     command = ["-q", "--collect-only", "-m", "attack", "--attacks-readme", "-p", "no:cacheprovider"]
