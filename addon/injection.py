@@ -29,6 +29,7 @@ from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.refresh import Unavailable
 from impyard.addon.vault.sentinels import Sentinels
 from impyard.addon.vault.templates import Variant
+from impyard.addon.vault.tripwire import Tripwire
 
 # How long a request waits for a new token, whatever the refresh does; it has limits of its own.
 WAIT_S = 60.0
@@ -64,7 +65,7 @@ class Injector:
         tell: Callable[[dict[str, Any]], None] = lambda event: None,
     ) -> None:
         self.sentinels = sentinels
-        self._mark = sentinels.mark.encode() if sentinels is not None else None
+        self._wire = Tripwire(sentinels) if sentinels is not None else None
         self._supply = supply
         self._tell = tell
         self._told: set[tuple[str, str]] = set()
@@ -80,8 +81,8 @@ class Injector:
             put_on(request, injection)
 
     def holds_sentinel(self, data: bytes) -> bool:
-        """Whether a sentinel of this run stands in `data`."""
-        return self._mark is not None and self._mark in data
+        """Whether a sentinel of this run stands in `data`, in any encoding that is looked for."""
+        return self._wire is not None and self._wire.look(data, ()) is not None
 
     def at_once(self, request: Request, routed: Routed) -> Routed | None:
         """An allowed request with its credential, or denied for want of it; None when that has to be waited for.

@@ -155,9 +155,11 @@ def test_nothing_that_the_box_says_in_the_gateways_headers_remains(bed: KeyBed, 
 
 def test_a_header_that_holds_a_sentinel_is_removed_wherever_it_is(bed: KeyBed) -> None:
     stand_in = bed.gateway.sentinel("key").key
-    own = f"x-else: a {stand_in} b\r\nx-{stand_in}: c\r\nx-kept: d\r\n"
+    encoded = base64.b64encode(f"user:{stand_in}".encode()).decode()
+    own = f"x-else: a {stand_in} b\r\nx-{stand_in}: c\r\nx-basic: Basic {encoded}\r\nx-kept: d\r\n"
     assert bed.get("bound.test", headers=own).status == 200
     assert b"impyard" not in bed.seen().head
+    assert bed.seen().header("x-basic") == []
     assert bed.seen().header("x-kept") == ["d"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -38,9 +39,9 @@ class Given:
 
 
 class Service:
-    """Serves on 127.0.0.1:`port` until `close`; `asked` is what came, whole, in order."""
+    """Serves on 127.0.0.1:`port` until `close`, over TLS if it is given; `asked` is what came, whole, in order."""
 
-    def __init__(self, answer: Callable[[Asked], Given]) -> None:
+    def __init__(self, answer: Callable[[Asked], Given], *, tls: ssl.SSLContext | None = None) -> None:
         service = self
         self.asked: list[Asked] = []
         self.connections = 0
@@ -81,6 +82,8 @@ class Service:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
