@@ -133,7 +133,8 @@ class Injector:
         cause = inject.credential, why.message
         if cause not in self._told and len(self._told) < _TOLD:
             self._told.add(cause)
-            told = {"event": "credential", "name": inject.credential, "what": why.message, "hint": why.hint or ""}
+            told = {"event": "credential", "name": inject.credential, "what": why.message}
+            told["hint"] = "" if isinstance(why, Unavailable) else why.hint or ""  # the former's is the agent's
             self._tell(told)
         return _denied(routed, (why.hint or "") if isinstance(why, Unavailable) else "")
 

@@ -83,8 +83,8 @@ class Table:
         came = Text(f"-> {visible(row.outcome.text)}" if row.outcome else "", style="yellow" if row.failed else "dim")
         if wide:
             return [*head, reason, self._with(rule, came, last), Text(visible(entry.id), style="dim")]
-        if entry.at is None:  # else the rule's place says it
-            rule = Text(" ").join(part for part in (reason, rule) if part)
+        if entry.at is None or entry.reason != "rule":  # else the rule's place says it
+            rule = Text(": " if entry.secret else " ").join(part for part in (reason, rule) if part)
         return [*head, self._with(rule, came, last)]
 
     def _with(self, rule: Text, came: Text, width: int) -> Text:

@@ -238,8 +238,8 @@ class _Run:
         if event.get("event") == "denied":
             self._show(self.view.denied, event)
         elif event.get("event") == "credential":
-            said = f"credential {event.get('name')}: {event.get('what')}"
-            self._note("; ".join(filter(None, [said, as_typed(str(event.get("hint") or ""))])))
+            hint = str(event.get("hint") or "`impyard vault list` shows what there is")
+            self._note(f"{event.get('what')}: {as_typed(hint)}")
         else:
             self._note(f"the decision log cannot be written, so every request is denied: {event.get('error')}")
 
