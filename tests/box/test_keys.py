@@ -85,6 +85,7 @@ ask https://api.test/other -H "x-note: $t"
 PLACES = ["header x-note", "header authorization", "query", "path", "body", "body", "body", "header x-api-key"]
 
 
+@pytest.mark.attack("140")
 def test_what_an_agent_finds_is_worth_nothing_and_does_not_get_out(
     project: Project, keys: Keys, service: Service
 ) -> None:
@@ -127,6 +128,7 @@ def _the_tools_worked(result: Result, project: Project, service: Service, keys: 
     assert {(line["credential"], *line["injected"]) for line in lines} == {("demo", "x-api-key")}
 
 
+@pytest.mark.attack("140", control=True)
 def test_the_same_search_finds_a_real_value_that_is_there(project: Project, keys: Keys, service: Service) -> None:
     """The control: a runner with a fault writes the model's real key into the box, and a token into its environment."""
     project.policy.write_text(policy(service.port))
