@@ -11,12 +11,11 @@ import os
 import platform
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -230,59 +229,9 @@ def _proxy(policy: Policy) -> Iterator[Check]:
 
 
 def _credentials() -> Iterator[Check]:
-    """The model credentials that a run could use, by name: no key is read beyond its name, no command run."""
-    from impyard.runner.keysources import KEY_VARIABLES
+    from impyard.runner.doctor_credentials import credential_checks
 
-    folder = Path(os.environ.get("PI_CODING_AGENT_DIR") or Path(os.environ.get("HOME") or "/") / ".pi" / "agent")
-    mend = "start `pi` and use /login, or set a key such as ANTHROPIC_API_KEY"
-    stored, fault = _stored_credentials(folder / "auth.json")
-    custom, custom_fault = _custom_providers(folder / "models.json")
-    for problem in filter(None, (fault, custom_fault)):
-        yield Check("credentials", "warn", problem, "mend that file, or move it away and use /login in `pi`")
-    names = [f"{provider} ({'expired, ' if expired else ''}auth.json)" for provider, expired in stored]
-    names += [f"{provider} (models.json)" for provider in custom]
-    names += [
-        f"{provider} ({variable})"
-        for provider, variables in KEY_VARIABLES.items()
-        for variable in variables
-        if os.environ.get(variable)
-    ]
-    if stored and all(expired for _, expired in stored) and len(names) == len(stored):
-        yield Check("credentials", "warn", ", ".join(names), "start `pi` once: it renews its token")
-    elif names:
-        yield Check("credentials", "ok", ", ".join(names))
-    elif not fault and not custom_fault:
-        yield Check("credentials", "warn", "no model credentials of pi found; `--model demo` works without", mend)
-
-
-def _stored_credentials(path: Path) -> tuple[list[tuple[str, bool]], str]:
-    """The providers in pi's auth.json with whether their token has expired, and what is wrong with the file."""
-    entries, fault = _object_in(path)
-    now_ms = time.time() * 1000
-    found = []
-    for provider, entry in entries.items():
-        expires = entry.get("expires") if isinstance(entry, dict) and entry.get("type") == "oauth" else None
-        found.append((str(provider), isinstance(expires, int | float) and 0 < expires < now_ms))
-    return found, fault
-
-
-def _custom_providers(path: Path) -> tuple[list[str], str]:
-    """The providers that pi's models.json adds with a key of their own, and what is wrong with the file."""
-    content, fault = _object_in(path)
-    providers = content.get("providers")
-    entries = providers.items() if isinstance(providers, dict) else ()
-    return [str(name) for name, entry in entries if isinstance(entry, dict) and entry.get("apiKey")], fault
-
-
-def _object_in(path: Path) -> tuple[dict[str, Any], str]:
-    """The JSON object in a file, empty when there is no such file, and what is wrong with it."""
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}, ""
-    except (OSError, ValueError) as exc:
-        return {}, f"{path} cannot be read: {exc}"
-    return (content, "") if isinstance(content, dict) else ({}, f"{path} is not pi's {path.name}")
+    yield from credential_checks(os.environ)
 
 
 def _secrets(project: Path | None, thorough: bool) -> Iterator[Check]:

@@ -104,7 +104,7 @@ def available(environ: Mapping[str, str], folder: Path | None = None) -> list[Fo
 
     Raises ImpyardError for a file of pi's that cannot be read.
     """
-    return [found for look in sources(environ, folder) for found in look()]
+    return [found for source in sources(environ, folder) for found in source()]
 
 
 def sources(environ: Mapping[str, str], folder: Path | None = None) -> list[Callable[[], list[Found]]]:
@@ -115,6 +115,18 @@ def sources(environ: Mapping[str, str], folder: Path | None = None) -> list[Call
         partial(_variables, environ),
         partial(_demo, folder or default_dir()),
     ]
+
+
+def look(environ: Mapping[str, str], folder: Path) -> tuple[dict[str, Found], list[ImpyardError]]:
+    """What there is by name, and what is wrong with the places where more would be."""
+    found: list[Found] = []
+    faults: list[ImpyardError] = []
+    for source in sources(environ, folder):
+        try:
+            found += source()
+        except ImpyardError as exc:
+            faults.append(exc)
+    return first_of(found), faults
 
 
 def first_of(found: Iterable[Found]) -> dict[str, Found]:
@@ -153,9 +165,9 @@ def follow(vault: Vault, name: str, environ: Mapping[str, str]) -> Change | None
 
 
 def _find(name: str, environ: Mapping[str, str], folder: Path) -> Found | None:
-    for look in sources(environ, folder):
+    for source in sources(environ, folder):
         try:
-            found = first_of(look()).get(name)
+            found = first_of(source()).get(name)
         except ImpyardError:
             if name in TOOL_VARIABLES:  # pi has nothing of it
                 continue

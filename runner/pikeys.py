@@ -14,6 +14,7 @@ import msgspec
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
+from impyard.addon.vault.oauth import codex_account
 from impyard.addon.vault.store import fault_of_value
 from impyard.runner.pifiles import (
     RESERVED_FIELDS,
@@ -47,7 +48,7 @@ def login_credential(name: str, entry: Mapping[str, Any], environ: Mapping[str, 
             access=access,
             refresh=refresh,
             expires=login_expires(entry),
-            account=_text(entry, "accountId") if not fault_of_value(_text(entry, "accountId")) else "",
+            account=_account(entry) or (codex_account(access) if name == "openai-codex" else ""),
             source="pi",
             pi_file=os.path.realpath(file),  # as pi locks it
         )
@@ -118,6 +119,11 @@ def login_expires(entry: Mapping[str, Any]) -> int:
     value = entry.get("expires")
     known = int(value) if isinstance(value, int | float) and 0 < value < 1e17 else 0
     return known or (1 if _text(entry, "refresh") else 0)
+
+
+def _account(entry: Mapping[str, Any]) -> str:
+    account = _text(entry, "accountId")
+    return "" if fault_of_value(account) else account
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str:

@@ -225,15 +225,7 @@ def _removed(store: Vault, contents: Contents, name: str) -> str:
 
 
 def _look(store: Vault) -> tuple[dict[str, Found], list[ImpyardError]]:
-    """What could be imported, by name, and what is wrong with the places where it would be."""
-    found: list[Found] = []
-    faults: list[ImpyardError] = []
-    for look in keysources.sources(os.environ, store.folder):
-        try:
-            found += look()
-        except ImpyardError as exc:
-            faults.append(exc)
-    return keysources.first_of(found), faults
+    return keysources.look(os.environ, store.folder)
 
 
 def _say_empty(store: Vault) -> None:

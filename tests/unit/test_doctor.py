@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from impyard.addon.vault.credential import Credential
+from impyard.addon.vault.store import Vault, default_dir
 from impyard.certs import authority
 from impyard.runner import cli, engine
+from impyard.runner.doctor_credentials import credential_checks
 
 Checks = dict[str, dict[str, Any]]
 
@@ -153,13 +157,33 @@ def test_credentials_are_named_and_never_shown(
     (agent / "models.json").write_text(
         json.dumps({"providers": {"ollama": {"apiKey": "secret-local"}, "bare": {}, "odd": 1}})
     )
+    (agent / "models.json").chmod(0o600)
+    (agent / "auth.json").chmod(0o644)
+    assert any("open to other users" in one.found for one in credential_checks(os.environ))
+    (agent / "auth.json").chmod(0o600)
     check = examine()[1]["credentials"]
     assert check["status"] == "ok"
-    assert check["found"] == (
-        "anthropic (auth.json), openai-codex (expired, auth.json), ollama (models.json), openai (OPENAI_API_KEY)"
+    auth, models = agent / "auth.json", agent / "models.json"
+    assert check["found"].startswith(
+        f"to import: anthropic ({auth}), openai-codex (expired, {auth}), ollama ({models}), openai (OPENAI_API_KEY);"
     )
     assert "secret" not in json.dumps(check)
     assert not marker.exists()
+
+
+def test_the_vault_is_shown_with_what_has_ended_and_without_values(examine: Examine) -> None:
+    vault = Vault(default_dir())
+    vault.put(Credential("openai", "api_key", key="sk-very-secret"))
+    assert examine()[1]["vault"]["found"] == "openai"
+    vault.put(Credential("xai", "oauth", access="sk-very-secret", expires=5))
+    check = examine()[1]["vault"]
+    assert (check["status"], check["found"]) == ("warn", "openai, xai (expired)")
+    assert "impyard vault set xai" in check["mend"]
+    assert "secret" not in json.dumps(check)
+    (vault.folder / "vault.json").chmod(0o644)
+    status, checks = examine()
+    assert status == 1
+    assert "chmod 600" in checks["credentials"]["mend"]
 
 
 @pytest.mark.parametrize("content", ["{half", "[]", "\xff"])
