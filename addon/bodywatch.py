@@ -16,7 +16,7 @@ from impyard.addon.policy import Policy
 from impyard.addon.record import Record
 from impyard.addon.request import Request
 from impyard.addon.secretwatch import SecretWatch, permitted
-from impyard.addon.vault.tripwire import Found
+from impyard.addon.vault.tripwire import Follower, Found
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class BodyWatch:
         self._decision_id = decision_id
         self._version = policy.hash
         self._bound, self._sentinels_pass = permitted(policy, request.host)
-        self._follower = watch.tripwire().follow(self._bound, sentinels_pass=self._sentinels_pass)
+        self._follower: Follower | None = None  # most bodies come in one piece
 
     def whole(self, content: bytes) -> Answer | None:
         """The refusal of a body that is there as a whole, None when it may go."""
@@ -55,13 +55,16 @@ class BodyWatch:
 
     def end(self) -> Answer | None:
         """The refusal of a body whose pieces have all gone but for its end."""
-        return self._refusal("body", lambda: self._follower.end())
+        return self._refusal("body", lambda: self._follower.end() if self._follower is not None else None)
 
     def _look(self, content: bytes) -> Found | None:
         return self._watch.tripwire().look(content, self._bound, sentinels_pass=self._sentinels_pass)
 
     def _feed(self, chunk: bytes) -> Found | None:
-        self._follower.tripwire = self._watch.tripwire()
+        tripwire = self._watch.tripwire()
+        if self._follower is None:
+            self._follower = tripwire.follow(self._bound, sentinels_pass=self._sentinels_pass)
+        self._follower.tripwire = tripwire
         return self._follower.feed(chunk)
 
     def _refusal(self, where: str, look: Callable[[], Found | None]) -> Answer | None:

@@ -69,6 +69,7 @@ class Injector:
         self._supply = supply
         self._tell = tell
         self._told: set[tuple[str, str]] = set()
+        self._last: tuple[Inject, Variant, Credential, Injection] | None = None
 
     def __repr__(self) -> str:
         return "<injector>"
@@ -122,11 +123,18 @@ class Injector:
         try:
             if variant is None:
                 raise ImpyardError(f"the policy has no headers for a credential that is {_KINDS[credential.kind]}")
-            injection = _render(inject, variant, credential)
+            injection = self._made(inject, variant, credential)
         except ImpyardError as exc:
             return self._without(routed, inject, exc)
         decision = dataclasses.replace(routed.decision, injected=injection.names)
         return dataclasses.replace(routed, decision=decision, injection=injection)
+
+    def _made(self, inject: Inject, variant: Variant, credential: Credential) -> Injection:
+        """The headers of a credential, made anew when it or the policy is another object. Raises as `_render` does."""
+        last = self._last
+        if last is None or last[0] is not inject or last[1] is not variant or last[2] is not credential:
+            last = self._last = inject, variant, credential, _render(inject, variant, credential)
+        return last[3]
 
     def _without(self, routed: Routed, inject: Inject, why: ImpyardError) -> Routed:
         """Denied; the person who runs it hears why."""
