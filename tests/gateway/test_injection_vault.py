@@ -299,45 +299,33 @@ PLANTED = """
 import sys
 from impyard.addon import injection
 from impyard.addon.vault import refresh
-{plant}
+def put_on(request, injection):
+    for name, value in injection.headers:
+        request.headers.add(name, value)
+injection.put_on = put_on
+injection.take_off = lambda *args: None
+refresh.Refresher.at_once = lambda self, name: self._vault.read().credentials[name]
 from impyard.addon.__main__ import main
 sys.exit(main())
 """
 
 
-@pytest.mark.parametrize(
-    ("plant", "host", "arrives"),
-    [
-        ("injection.put_on = lambda request, injection: request.headers.add('x-1', '1')", "bound.test", b"mine"),
-        ("injection.take_off = lambda *args: None", "bound.test", b"impyard"),
-        (
-            "refresh.Refresher.at_once = lambda self, name: self._vault.read().credentials[name]",
-            "late.test",
-            b"an-expired-access-token",
-        ),
-    ],
-    ids=["the box's own stays", "sentinels stay", "a login is used as it is"],
-)
-def test_control_without_it_that_would_arrive(tmp_path: Path, pki: Pki, plant: str, host: str, arrives: bytes) -> None:
+def test_control_without_protection_all_of_that_would_arrive(tmp_path: Path, pki: Pki) -> None:
+    """What the box says, a sentinel, and a login that has expired."""
     endpoint = TokenEndpoint(None)
-    login = a_late_login(endpoint)
     with key_bed(
-        tmp_path, pki, *ENTRIES, hosts=HOSTS, credentials=(A_KEY, login), fault=PLANTED.format(plant=plant)
+        tmp_path, pki, *ENTRIES, hosts=HOSTS, credentials=(A_KEY, a_late_login(endpoint)), fault=PLANTED
     ) as bed:
-        stand_in = bed.gateway.sentinel("key" if host == "bound.test" else "late")
-        own = f"x-api-key: mine\r\nx-else: {stand_in.key or stand_in.access}\r\n"
-        assert bed.get(host, headers=own).status == 200
-        assert arrives in bed.seen().head
+        stand_in = bed.gateway.sentinel("key").key
+        assert bed.get("bound.test", headers=f"x-api-key: mine\r\nx-else: {stand_in}\r\n").status == 200
+        assert bed.get("late.test").status == 200
+        first, second = [seen.head for seen in bed.origin.seen]
+        assert b"mine" in first and stand_in.encode() in first
+        assert b"an-expired-access-token" in second
     endpoint.close()
 
 
 # -- the process --------------------------------------------------------------------------------------------------
-
-
-def test_no_vault_no_injection(tmp_path: Path, pki: Pki) -> None:
-    with key_bed(tmp_path, pki, BOUND, hosts=HOSTS, vault=False) as bed:
-        assert "credentials" in denied(bed).json()["error"]
-        assert bed.gateway.first["keys"] == {"sentinels": {}, "bindings": []}
 
 
 def test_the_gateway_leaves_no_memory_and_gets_no_keys_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,7 @@ def entry(host: str, inject: str = "", *, more: str = "", upstream: str = "{tls}
 class KeyBed:
     """A gateway whose policy is `entries` (see `entry`), and its origins.
 
-    origin: over TLS, for each of `hosts`. plain: without. vault: what the gateway reads, if it does; it may be changed
-    at any time.
+    origin: over TLS, for each of `hosts`. plain: without. vault: what the gateway reads; it may be changed at any time.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class KeyBed:
         entries: Iterable[str],
         hosts: Iterable[str],
         credentials: Iterable[Credential] = (A_KEY, A_LOGIN),
-        vault: bool = True,
         **gateway: Any,
     ) -> None:
         self.root = root
@@ -57,9 +55,10 @@ class KeyBed:
         self.origin = Origin(pki.context(*hosts))
         self.plain = Origin()
         self.policy = self._policy(entries)
-        self.gateway = LiveGateway(root, self.policy, credentials=credentials if vault else None, **gateway)
+        self.gateway = LiveGateway(root, self.policy, credentials=credentials, **gateway)
         assert self.gateway.first.get("event") == "ready", (self.gateway.first, self.words())
-        self.vault = self.gateway.vault or Vault(root / "no-vault")
+        assert self.gateway.vault is not None
+        self.vault: Vault = self.gateway.vault
 
     def _policy(self, entries: Iterable[str]) -> str:
         text = "".join(entries).replace("{tls}", f"https://127.0.0.1:{self.origin.port}")
