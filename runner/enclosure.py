@@ -23,8 +23,8 @@ from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import default_dir
 from impyard.certs import authority
-from impyard.runner import boxspec, checkout, firstuse, gateway, leftovers, places, secretscan, standins
-from impyard.runner.agent import Agent, write_agent_folder
+from impyard.runner import boxspec, checkout, firstuse, gateway, handover, leftovers, places, standins
+from impyard.runner.agent import Agent
 from impyard.runner.coverwatch import CoverWatch
 from impyard.runner.diskwatch import DiskWatch, check_room
 from impyard.runner.gateway import Event
@@ -37,7 +37,7 @@ from impyard.runner.spotted import Spotted
 from impyard.runner.stage import Stage
 from impyard.runner.text import visible
 from impyard.runner.times import now
-from impyard.runner.user import Inode, Owner, box_user, give_back, group, hand_over, home_of, passwd, share_run
+from impyard.runner.user import Inode, Owner, box_user, give_back, hand_over, home_of, share_run
 
 if TYPE_CHECKING:
     from impyard.runner.engine import Engine
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 DEFAULT_MEMORY = 4 * 1024**3
 DEFAULT_CPUS = 2.0
 DEFAULT_PIDS = 512
-# Kept on disk while the box lives, and given up before the receipt is written: a box may have filled the rest.
-RESERVE_BYTES = 256 * 1024
 NEW_ACCOUNT = "made an account for the demo model; its key goes into the vault as `demo`"
 
 
@@ -167,7 +165,9 @@ class Enclosure:
         limits = self._limits(facts)
         image = self._image()
         apart = (plan.workspace,) if plan.workspace and not plan.workspace.is_relative_to(plan.root) else ()
-        secret = self._secrets((plan.root, *apart))
+        secret = handover.kept_back(
+            (plan.root, *apart), plan.allowed, plan.root, plan.workspace, self.receipt, self._note
+        )
         guard = self._guard()
         hidden = {found.path for found in secret}
         self.box = boxspec.Box(
@@ -177,7 +177,7 @@ class Enclosure:
             workspace=self.workspace,
             limits=limits,
             covered=[(found.path, found.is_folder) for found in secret if found.clean is None],
-            cleaned=self._clean_copies(secret),
+            cleaned=handover.write_clean_copies(secret, paths.control),
             shut=[path for path in guard.shut if path not in hidden],
             pinned=guard.pinned,
             inner_mounts=mounts_under(plan.root),
@@ -189,7 +189,7 @@ class Enclosure:
             },
         )
         self._covers = CoverWatch((*hidden, *self.box.shut), self._on_bare)
-        self._write_files()
+        handover.write_files(paths, user, plan.prompt, own_workspace=plan.workspace is None)
 
         ready = self.gateway.ready()
         self._hand_over_keys(ready)
@@ -338,31 +338,6 @@ class Enclosure:
             ceiling_s=plan.ceiling_s,
         )
 
-    def _secrets(self, folders: Sequence[Path]) -> list[secretscan.Found]:
-        """What to keep from the box; said and written down."""
-        plan = self.plan
-        found = secretscan.scan(folders)
-        secret = secretscan.without_allowed(found, plan.allowed, plan.root)
-        for line in secretscan.notes(secret, plan.root):
-            self._note(line)
-        if plan.workspace is not None and (known := secretscan.tracked(secret, plan.workspace)):
-            names = secretscan.shown(known[0], plan.workspace) + (f" and {len(known) - 1} more" if known[1:] else "")
-            self._note(f"git tracks {names}: its history shows that to the agent, and `git add -A` fails while covered")
-        self.receipt.kept = [item.record() for item in secret[: secretscan.RECORDED]]
-        self.receipt.kept_more = max(0, len(secret) - secretscan.RECORDED)
-        self.receipt.shown = sorted({str(item.path) for item in found} - {str(item.path) for item in secret})
-        return secret
-
-    def _clean_copies(self, secret: Sequence[secretscan.Found]) -> list[tuple[Path, Path]]:
-        """Write the copies that the box sees in the place of files with a secret."""
-        copies = []
-        for number, found in enumerate(item for item in secret if item.clean is not None):
-            copy = self.paths.control / f"clean-{number}"
-            copy.write_bytes(found.clean or b"")
-            copy.chmod(0o444)
-            copies.append((found.path, copy))
-        return copies
-
     def _guard(self) -> checkout.Guard:
         """What the box must not write of a checkout to work on, with all of it there."""
         if self.plan.workspace is None:
@@ -392,24 +367,6 @@ class Enclosure:
             self._stack.callback(self._unmake, made)
         return guard
 
-    def _write_files(self) -> None:
-        """Folders in the hands of the box's user, and what the box reads, but for what waits for the gateway."""
-        paths, user = self.paths, self.user
-        for folder in [paths.session] + ([paths.workspace] if self.plan.workspace is None else []):
-            folder.mkdir(mode=0o700)
-            hand_over(folder, user)
-        # Whether the authority is any good is the gateway's to say; to look at it here would cost a tenth of a second.
-        certificate = (authority.default_dir() / authority.CERT_FILE).read_bytes()
-        for file, data in (
-            (paths.prompt, self.plan.prompt),
-            (paths.control / "ca.pem", certificate),
-            (paths.control / "trust.pem", authority.box_bundle(certificate)),
-            (paths.control / "reserve", bytes(RESERVE_BYTES)),
-            (paths.control / "passwd", passwd(user, paths.home).encode()),
-            (paths.control / "group", group(user).encode()),
-        ):
-            _write_shared(file, data)
-
     def _model_key(self, ready: Event) -> Credential | None:
         """The stand-in for the model's credential. Raises ImpyardError when the model would get none."""
         agent = self.plan.agent
@@ -421,14 +378,12 @@ class Enclosure:
 
     def _hand_over_keys(self, ready: Event) -> None:
         """The HOME of the box and its environment, with the gateway's stand-ins where tools look for credentials."""
-        plan, paths = self.plan, self.paths
-        agent, env = plan.agent, dict[str, str]()
-        paths.home.mkdir(mode=0o700)
+        plan, paths, agent = self.plan, self.paths, self.plan.agent
+        env: dict[str, str] = {}
+        files: dict[str, str] = {}
         if agent is not None:
-            write_agent_folder(agent, self._model_key(ready), paths.home)
             env, files = standins.for_tools(standins.read_keys(ready), agent, self._note)
-            standins.write_files(files, paths.home)
-        hand_over(paths.home, self.user)
+        handover.write_home(paths.home, self.user, agent, self._model_key(ready), files)
         relay = boxspec.relay_config(
             self.box,
             boxspec.pi_command(paths, agent) if agent is not None else [],
@@ -438,7 +393,7 @@ class Enclosure:
             listeners=plan.listeners,
             deep=plan.deep,
         )
-        _write_shared(paths.control / "box.json", json.dumps(relay).encode())
+        handover.write_config(paths, relay)
 
     # -- in the lifeline's thread, which must not wait for a terminal --------------------------------------------------
 
@@ -507,11 +462,6 @@ class Enclosure:
 
     def _close_gateway(self) -> None:
         self.closed = self.gateway.close()
-
-
-def _write_shared(file: Path, data: bytes) -> None:
-    file.write_bytes(data)
-    file.chmod(0o444)  # the run's own folder is closed to others, and the box's user may be another than ours
 
 
 def _pi_version() -> str | None:

@@ -39,7 +39,7 @@ def vault(ctx: click.Context) -> int:
     """Keep the credentials that the gateway puts on requests, outside of the box. Without a command: list.
 
     \b
-    impyard vault import       take over what pi and the environment have
+    impyard vault import       what pi and your shell have
     impyard vault set github   store one, typed or piped in
     impyard vault list         what there is, without values
     """
@@ -50,7 +50,7 @@ def vault(ctx: click.Context) -> int:
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @_keyring
 def import_command(names: Sequence[str], keyring: bool | None) -> int:
-    """Take credentials over from pi and from variables.
+    """Take credentials over from pi and your shell.
 
     All that there are, or those that are NAMEd.
 
