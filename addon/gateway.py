@@ -242,6 +242,7 @@ async def serve(descriptor: int) -> int:
         await lifeline.ended()
         gateway.close()
         await asyncio.sleep(0)  # let the ended flows write their outcomes
+        await gateway.keys.finish(lifeline.tell)
         await lifeline.say_goodbye({"event": "closed", **gateway.record.totals()})
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,14 @@ class Keys:
         self.injector = Injector()
         self.watch = SecretWatch()
         self._bindings: list[dict[str, Any]] = []
+        self._refresher: Refresher | None = None
         if self.vault is None:
             return
         held = self.vault.read().credentials
         wanted = {inject.credential for _, inject in policy.injects}
         self.sentinels = mint(held[name] for name in sorted(wanted & held.keys()))
-        self.injector = Injector(Refresher(self.vault), self.sentinels, tell)
+        self._refresher = Refresher(self.vault)
+        self.injector = Injector(self._refresher, self.sentinels, tell)
         vault = self.vault
         self.watch = SecretWatch(self.sentinels, lambda: vault.read().credentials)
         for entry, inject in policy.injects:
@@ -58,6 +61,12 @@ class Keys:
         """What the `ready` event says: sentinels by name, and each entry that binds one. No value of the vault."""
         by_name = self.sentinels.by_name if self.sentinels is not None else {}
         return {"sentinels": msgspec.to_builtins(dict(by_name)), "bindings": self._bindings}
+
+    async def finish(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        """Wait for a refresh that is going on, which `tell` hears of: the token that it spent would be lost."""
+        if self._refresher is not None and self._refresher.is_busy:
+            tell({"event": "renewing"})
+            await asyncio.to_thread(self._refresher.finish)
 
 
 def _authority(entry: Entry) -> str:

@@ -30,6 +30,7 @@ from impyard.addon.request import CANARY_SUFFIX
 READY_LIMIT_S = 30.0
 CANARY_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 5.0
+RENEWAL_LIMIT_S = 20.0  # more than the gateway waits for a token endpoint
 # How far back the canary's line may be: other runs append to the same log, but not this much within a second.
 LOG_TAIL_BYTES = 4 * 1024 * 1024
 # The longest line that a gateway sends is a denial with a capped path.
@@ -124,6 +125,7 @@ class Gateway:
         self._ended = threading.Event()
         self._closing = False
         self._log_error = threading.Event()
+        self._renewing = False
         self._closed: Event | None = None
         with contextlib.suppress(OSError):  # a process that died at once shows as the end of the lifeline
             self._lifeline.sendall(json.dumps(config).encode() + b"\n")
@@ -191,7 +193,8 @@ class Gateway:
             self._process.kill()  # still coming up: it has nothing to close and nothing to say
         with contextlib.suppress(OSError):
             self._lifeline.shutdown(socket.SHUT_WR)
-        self._ended.wait(CLOSE_LIMIT_S)
+        if not self._ended.wait(CLOSE_LIMIT_S) and self._renewing:
+            self._ended.wait(RENEWAL_LIMIT_S)  # killed now, it would lose a login
         for insist in (self._process.terminate, self._process.kill):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(CLOSE_LIMIT_S / 2)
@@ -216,6 +219,8 @@ class Gateway:
                     self._first.set()
                 elif event.get("event") == "closed":
                     self._closed = event
+                elif event.get("event") == "renewing":
+                    self._renewing = True
                 else:
                     if event.get("event") == "log-unwritable":
                         self._log_error.set()

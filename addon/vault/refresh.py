@@ -29,7 +29,7 @@ from impyard.addon.vault.tokenlines import NoAnswer
 
 HOLD_OFF_MS = 30_000  # so long a refresh that failed is not tried again, by any process
 PI_LIMIT_S = STALE_S + 2  # a lock that a dead process left behind is then known to be abandoned
-FINISH_S = 5.0
+FINISH_S = LIMIT_S + 3  # for what the endpoint may take, and for storing what it says
 
 # For the agent: without numbers and words of outages, which would have it ask again and again.
 NO_CREDENTIAL = "the policy puts a credential on this request that the vault does not have; only the user can store it"
@@ -109,6 +109,11 @@ class Refresher:
         if isinstance(outcome, Unavailable):
             raise Unavailable(outcome.message, hint=outcome.hint)
         return outcome
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a refresh is going on."""
+        return bool(self._threads)
 
     def finish(self, limit_s: float = FINISH_S) -> None:
         """Wait for what is going on: a refresh token that was spent would be lost without the answer."""

@@ -13,15 +13,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from impyard.addon.errors import ImpyardError
+from impyard.addon.vault.credential import Credential, TokenEndpoint
+from impyard.addon.vault.store import Vault
 from impyard.certs.authority import ensure_authority
+from impyard.certs.throwaway import Pki
 from impyard.runner import gateway
 from impyard.runner.gateway import Gateway, spawn
+from tests.support.tokenendpoint import TokenEndpoint as Endpoint
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.gateway
 
@@ -35,6 +41,7 @@ class Bench:
         self.root = root
         self.events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.lost = threading.Event()
+        self.vault: Path | None = None
         (root / "runs" / "r1").mkdir(parents=True)
         (root / "gateway.yaml").write_text(POLICY)
         ensure_authority(root / "ca")
@@ -51,6 +58,7 @@ class Bench:
             "root": str(self.root),
             "runs": str(self.root / "runs"),
             "ca": str(self.root / "ca"),
+            "vault": str(self.vault) if self.vault else None,
             "secret": secrets.token_hex(32),
             "door_uid": None,
             "door_gid": None,
@@ -98,6 +106,37 @@ def test_a_gateway_becomes_ready_proves_itself_and_closes_with_its_totals(bench:
     assert (closed["decisions"], closed["denied"]) == (2, 2)
     assert not bench.lost.is_set()
     assert live.close() is closed
+
+
+def test_a_login_that_is_being_renewed_is_waited_for_and_kept(bench: Bench, tmp_path: Path) -> None:
+    pki = Pki(tmp_path)
+    endpoint = Endpoint(pki.context("localhost"))
+    endpoint.wait_s = 3.5  # longer than a gateway is given to end by itself
+    bench.vault = tmp_path / "vault"
+    Vault(bench.vault).put(
+        Credential(
+            "login",
+            "oauth",
+            access="access-0",
+            refresh="refresh-0",
+            expires=1,
+            token_endpoint=TokenEndpoint(endpoint.url, "form", ca=str(pki.ca_path)),
+        )
+    )
+    inject = '{credential: login, headers: {authorization: "Bearer {access}"}, over_http: true}'
+    (bench.root / "gateway.yaml").write_text(
+        f"networkPolicies:\n  - host: a.test\n    port: 80\n    upstream: http://127.0.0.1:9\n    inject: {inject}\n"
+        "    policies:\n      - {action: ALLOW, method: GET, path: /}\n"
+    )
+    with spawn() as spawned, ThreadPoolExecutor() as pool:
+        started = bench.configure(spawned)
+        started.ready()
+        asked = pool.submit(ask_through, bench, "a.test")
+        wait_until(lambda: bool(endpoint.spent))
+        assert started.close() is not None
+        asked.result()
+    assert Vault(bench.vault).read().credentials["login"].refresh == "refresh-1"
+    endpoint.close()
 
 
 def test_its_end_is_told_at_once(bench: Bench, live: Gateway) -> None:
