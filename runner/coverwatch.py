@@ -7,12 +7,17 @@ could read the new file. Nothing can keep the cover on, so the box must end.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from impyard.addon.errors import ImpyardError
+
 INTERVAL_S = 0.1
+_OTHER_FILES = 256  # that this process may have open besides
 
 Identity = tuple[int, int]
 
@@ -20,11 +25,18 @@ Identity = tuple[int, int]
 class CoverWatch:
     """A thread that calls `on_bare` once, with the path, when one of the covered paths has become another file.
 
-    `paths` are looked at when this is made: make it before the covers are put on.
+    `paths` are looked at when this is made: make it before the covers are put on. They are held until `stop`, without
+    being opened for reading: a file system gives the number of a file that is gone to the next one. Raises
+    ImpyardError when there are more than this process may hold.
     """
 
     def __init__(self, paths: Iterable[Path], on_bare: Callable[[Path], None]) -> None:
-        self._found = {path: _identity(path) for path in paths}
+        paths = list(paths)
+        self._held = contextlib.ExitStack()
+        _make_room(len(paths))
+        with contextlib.ExitStack() as held:
+            self._found = {path: _hold(path, held) for path in paths}
+            self._held = held.pop_all()
         self._on_bare = on_bare
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="covers")
@@ -35,10 +47,11 @@ class CoverWatch:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. Safe to call without a start."""
+        """End the thread, and let the paths go. Safe to call without a start, and twice."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._held.close()
 
     def bare_path(self) -> Path | None:
         """The first path that is another file than at the beginning. One that went away is remembered as gone: what
@@ -56,6 +69,31 @@ class CoverWatch:
             if (path := self.bare_path()) is not None:
                 self._on_bare(path)
                 return
+
+
+def _hold(path: Path, held: contextlib.ExitStack) -> Identity | None:
+    """What `path` is now, kept from being freed; None where there is nothing."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    held.callback(os.close, descriptor)
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _make_room(count: int) -> None:
+    """Let this process hold `count` files more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or wanted <= soft:
+        return
+    if hard != resource.RLIM_INFINITY and wanted > hard:
+        raise ImpyardError(
+            f"{count} files must be kept from the box, and this process may hold {hard}",
+            hint="raise its limit (`ulimit -Hn`), or choose a smaller project",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _identity(path: Path) -> Identity | None:

@@ -189,6 +189,7 @@ class Enclosure:
             },
         )
         self._covers = CoverWatch((*hidden, *self.box.shut), self._on_bare)
+        self._stack.callback(self._covers.stop)
         handover.write_files(paths, user, plan.prompt, own_workspace=plan.workspace is None)
 
         ready = self.gateway.ready()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -33,6 +37,44 @@ def test_a_file_that_is_replaced_is_bare(secret: Path) -> None:
     watch = CoverWatch([secret], lambda path: None)
     replace(secret)
     assert watch.bare_path() == secret
+
+
+def test_a_file_that_is_removed_and_made_anew_at_once_is_bare(secret: Path) -> None:
+    """Many file systems give it the number that the old one had."""
+    for _ in range(20):
+        watch = CoverWatch([secret], lambda path: None)
+        secret.unlink()
+        secret.write_text("S=2")
+        assert watch.bare_path() == secret
+        watch.stop()
+
+
+def test_more_files_than_a_process_commonly_holds_are_watched_and_let_go(tmp_path: Path) -> None:
+    paths = [tmp_path / f".env.{number}" for number in range(1200)]
+    for path in paths:
+        path.touch()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        watch = CoverWatch(paths, lambda path: None)
+        assert watch.bare_path() is None
+        watch.stop()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_more_files_than_a_process_may_hold_are_an_error() -> None:
+    code = (
+        "import resource; from pathlib import Path; from impyard.runner.coverwatch import CoverWatch;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300));"
+        "CoverWatch([Path('/etc/hostname')] * 44, print).stop(); print('held');"
+        "CoverWatch([Path('/etc/hostname')] * 45, print)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "held\n"), done
+    assert "45 files must be kept from the box, and this process may hold 300" in done.stderr
 
 
 def test_a_file_that_goes_hides_itself_but_what_follows_is_bare(secret: Path) -> None:
