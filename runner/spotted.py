@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,3 +51,18 @@ def record_text(record: Mapping[str, Any]) -> str:
     what = WHAT.get(str(record.get("kind")), "a secret of")
     asked = f"{record.get('method')} {record.get('host')}{record.get('path')}"
     return visible(f"{many} held {what} {record.get('credential')}: {asked} ({record.get('where')})")
+
+
+def advice(records: Sequence[Mapping[str, Any]]) -> str:
+    """What to do where a model's call was denied for what the agent had printed; nothing where no call could be one."""
+    told = [
+        str(record.get("host"))
+        for record in records
+        if record.get("kind") == "sentinel" and record.get("where") in ("body", "message")
+    ]
+    if not told:
+        return ""
+    return visible(
+        f"if {told[0]} is the model, it was told what the agent had printed: `sentinels: pass` in its entry of the "
+        "policy lets stand-ins through, never real values"
+    )

@@ -18,7 +18,7 @@ from typing import Protocol, TextIO
 
 from impyard.runner.outcome import Event, text_of
 from impyard.runner.receipt import Receipt, counts_text, failed_of, file_text
-from impyard.runner.spotted import record_text, secret_text
+from impyard.runner.spotted import advice, record_text, secret_text
 from impyard.runner.text import visible, wrapped
 
 TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
@@ -176,6 +176,8 @@ class HumanView:
             self._field("secrets" if number == 0 else "", record_text(secret), style="red")
         if len(receipt.secrets) > SUMMARY_SECRETS:
             self._field("", f"{len(receipt.secrets) - SUMMARY_SECRETS} more", style="red")
+        if receipt.exit_reason == "agent-error" and (what := advice(receipt.secrets)):
+            self._field("", what)
         hosts: Mapping[str, int] = counts.get("denied_hosts") or {}
         if hosts:
             ranked = sorted(hosts.items(), key=lambda item: (-item[1], item[0]))

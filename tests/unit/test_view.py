@@ -419,6 +419,19 @@ def test_a_secret_that_was_about_to_leave_is_shown_in_red_when_it_happens_and_at
     assert max(map(len, plain[1:])) < width
 
 
+def test_a_model_that_was_told_a_stand_in_is_told_apart_from_a_leak() -> None:
+    """Its call was denied, and with it the run ended: the way out is said then, and only then."""
+    record = {**SPOTTED, "method": "POST", "host": "api.example.com", "path": "/v1/messages", "count": 1}
+    for where, reason, said in [
+        ("body", "agent-error", True),
+        ("header x-foo", "agent-error", False),
+        ("body", "finished", False),
+    ]:
+        screen = Screen(200)
+        screen.view.closing(receipt(exit_reason=reason, secrets=[{**record, "where": where}]), "look", "/log")
+        assert any("`sentinels: pass`" in line and "api.example.com" in line for line in screen.lines) is said
+
+
 def test_many_kinds_of_secrets_are_counted_beyond_the_first() -> None:
     screen = Screen()
     records = [
