@@ -199,7 +199,7 @@ class JudgeAddon(ForwardedHooks):
             notes.watch = BodyWatch(self.watch, self.record, request, decision_id, policy)
             if (injection := routed.injection) is not None:
                 self.watch.learn(injection.credential)
-                notes.mask = self.watch.mask(injection.credential, injection.headers)
+                notes.mask = self.watch.mask(injection.credential, injection.taken)
             self.injector.apply(flow.request, injection, sentinels_pass=policy.sentinels_pass(request.host))
 
     def _answer(self, flow: http.HTTPFlow, answer: answers.Answer) -> None:

@@ -26,13 +26,20 @@ class Injection:
     """What is put on one request.
 
     headers: (lower-case name, value). owned: lower-case names of which nothing that the box said may remain.
-    credential: what they were made of.
+    credential: what they were made of. taken: what of their values comes from it, and not from the policy.
     """
 
-    __slots__ = ("credential", "headers", "owned")
+    __slots__ = ("credential", "headers", "owned", "taken")
 
-    def __init__(self, headers: Collection[tuple[str, str]], owned: Collection[str], credential: Credential) -> None:
+    def __init__(
+        self,
+        headers: Collection[tuple[str, str]],
+        owned: Collection[str],
+        credential: Credential,
+        taken: Collection[str] = (),
+    ) -> None:
         self.credential = credential
+        self.taken = tuple(taken)
         self.headers = tuple(headers)
         self.owned = frozenset(owned)
 

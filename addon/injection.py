@@ -167,6 +167,7 @@ def _render(inject: Inject, variant: Variant, credential: Credential) -> Injecti
     """The headers of a credential. Raises ImpyardError, without any value, when they cannot be made."""
     values = credential.values()
     headers: list[tuple[str, str]] = []
+    taken: list[str] = []
     for name, template in variant.headers:
         try:
             text = template.render(values)
@@ -178,7 +179,8 @@ def _render(inject: Inject, variant: Variant, credential: Credential) -> Injecti
         if not _VALUE.fullmatch(text):
             raise ImpyardError(f"credential {credential.name} makes no legal {name} header") from None
         headers.append((name, text))
-    return Injection(headers, inject.owned, credential)
+        taken += template.taken(values)
+    return Injection(headers, inject.owned, credential, taken)
 
 
 def _proxy(destination: Destination) -> str | None:

@@ -51,7 +51,7 @@ class SecretWatch:
         self._clean: Request | None = None  # the last request, and
         self._names = b""  # the last names, in which nothing was found
         self._masks: dict[tuple[str, ...], Mask] = {}
-        self._last_mask: tuple[Credential, tuple[tuple[str, str], ...], Mask] | None = None
+        self._last_mask: tuple[Credential, tuple[str, ...], Mask] | None = None
         self._build()
         self.tripwire()
 
@@ -120,19 +120,19 @@ class SecretWatch:
         """The same for a line about a request."""
         return text and self._masked(text)
 
-    def mask(self, credential: Credential, headers: Iterable[tuple[str, str]]) -> Mask:
-        """What hides in an answer what was put on its request: the credential's secrets, and the headers' values."""
-        headers = tuple(headers)
+    def mask(self, credential: Credential, taken: Iterable[str]) -> Mask:
+        """What hides in an answer what was put on its request: the credential's secrets, and what the headers took of
+        it, which may be in base64."""
+        taken = tuple(taken)
         last = self._last_mask
-        if last is not None and last[0] is credential and last[1] == headers:
+        if last is not None and last[0] is credential and last[1] == taken:
             return last[2]
-        put_on = [value.split()[-1] for _, value in headers if value]  # the scheme before it is no secret
-        values = tuple(dict.fromkeys([*_words(credential.secrets().values()), *put_on]))
+        values = tuple(dict.fromkeys(_words([*credential.secrets().values(), *taken])))
         if (mask := self._masks.get(values)) is None:
             if len(self._masks) >= _MASKS:
                 self._masks.clear()
             mask = self._masks[values] = Mask(value.encode() for value in values)
-        self._last_mask = credential, headers, mask
+        self._last_mask = credential, taken, mask
         return mask
 
     # -- what is looked for -----------------------------------------------------------------------------------------

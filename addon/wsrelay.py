@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator
@@ -50,6 +51,19 @@ class JudgedWebsocket(WebsocketLayer):
                 return
             yield event
 
+    def _masked(self, source: Callable[[], Iterator[wsproto.events.Event]]) -> Iterator[wsproto.events.Event]:
+        """What the origin sends, with the real values masked in its control frames. The hook masks messages."""
+        mask = self._notes.mask
+        for event in source():
+            if mask is None:
+                pass
+            elif isinstance(event, wsproto.events.Ping | wsproto.events.Pong):
+                event = dataclasses.replace(event, payload=mask.whole(bytes(event.payload)))
+            elif isinstance(event, wsproto.events.CloseConnection) and event.reason:
+                # Of the same length: it may not grow over what a control frame holds.
+                event = dataclasses.replace(event, reason=mask.whole(event.reason.encode()).decode())
+            yield event
+
     @property
     def _watch(self) -> BodyWatch:
         if self._notes.watch is None:
@@ -60,6 +74,7 @@ class JudgedWebsocket(WebsocketLayer):
         if not self._watching:
             self._watching = True
             self.client_ws.__dict__["events"] = functools.partial(self._watched, self.client_ws.events)
+            self.server_ws.__dict__["events"] = functools.partial(self._masked, self.server_ws.events)
         if isinstance(event, events.DataReceived):
             notes, size, from_box = self._notes, len(event.data), event.connection == self.context.client
             notes.touched = time.monotonic()

@@ -81,6 +81,17 @@ class Template:
         """
         return "".join(_rendered(piece, values) for piece in self.pieces)
 
+    def taken(self, values: Mapping[str, str]) -> list[str]:
+        """The pieces of the rendered text that hold a value, without what the template says by itself. Raises as
+        `render`."""
+        return [_rendered(piece, values) for piece in self.pieces if _has_field(piece)]
+
+
+def _has_field(piece: _Piece) -> bool:
+    if isinstance(piece, _Base64):
+        return any(isinstance(part, _Field) for part in piece.pieces)
+    return isinstance(piece, _Field)
+
 
 def _rendered(piece: _Piece, values: Mapping[str, str]) -> str:
     if isinstance(piece, str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import json
 import re
 import socket
@@ -27,8 +28,11 @@ ENTRIES = [
     entry("bound.test", "{credential: key, template: anthropic}"),
     entry("basic.test", '{credential: key, headers: {authorization: "Basic {b64:me:{key}}"}}'),
     entry("other.test"),
+    entry(
+        "plainly.test", '{credential: key, headers: {x-api-key: "k {key}", accept: text/plain, x-version: v1-2-3-4}}'
+    ),
 ]
-HOSTS = ["bound.test", "basic.test", "other.test"]
+HOSTS = ["bound.test", "basic.test", "other.test", "plainly.test"]
 BARE = """
 import sys
 from impyard.addon import secretwatch
@@ -180,3 +184,52 @@ def test_messages_of_a_websocket_are_masked(bed: KeyBed, bare: KeyBed) -> None:
 
     assert echoed(bed) == b"<" + STARS + b">"
     assert echoed(bare) == b"<" + REAL + b">"
+
+
+def handshaken(connection: socket.socket, seen: Seen, frames: bytes) -> None:
+    """Say yes to a WebSocket, and then `frames`."""
+    (key,) = seen.header("sec-websocket-key")
+    accepted = base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest())
+    connection.sendall(
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        b"sec-websocket-accept: " + accepted + b"\r\n\r\n" + frames
+    )
+
+
+CONTROL = {"a ping": (9, b""), "a pong": (10, b""), "a reason to close": (8, b"\x03\xf0")}
+
+
+@pytest.mark.parametrize("way", CONTROL)
+def test_control_frames_of_a_websocket_are_masked(bed: KeyBed, bare: KeyBed, way: str) -> None:
+    code, begin = CONTROL[way]
+    said = begin + b"not this one: <" + REAL + b">"
+
+    def framed(each: KeyBed) -> bytes:
+        frames = bytes((0x80 | code, len(said))) + said + b"\x81\x04done\x88\x00"
+        each.origin.answers["/pub/ws"] = lambda connection, seen: handshaken(connection, seen, frames)
+        with each.gateway.tls("bound.test") as connection:
+            connection.sendall(
+                b"GET /pub/ws HTTP/1.1\r\nhost: bound.test\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+                b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+            )
+            read_head(connection)
+            connection.settimeout(5)
+            found = b""
+            with contextlib.suppress(OSError):
+                while not (found.endswith(b"\x88\x00") or (code == 8 and found.endswith(b">"))):
+                    if not (data := connection.recv(4096)):
+                        break
+                    found += data
+            return found
+
+    assert said.replace(REAL, STARS) in framed(bed)
+    assert said in framed(bare)
+
+
+def test_what_the_policy_says_by_itself_is_no_secret(bed: KeyBed) -> None:
+    """Its own words in a header are not taken for a value of the credential."""
+    body = b'{"content-type": "text/plain", "version": "v1-2-3-4", "key": "%s"}' % REAL
+    answer = answered(bed, whole(body, b"content-type: text/plain\r\n"), "plainly.test")
+    assert body.replace(REAL, STARS) in answer
+    assert b"content-type: text/plain\r\n" in answer
+    assert bed.origin.seen[-1].header("x-version") == ["v1-2-3-4"]

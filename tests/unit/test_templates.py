@@ -26,6 +26,11 @@ def test_b64_encodes_what_it_holds() -> None:
     assert base64.b64decode(rendered.removeprefix("Basic ")) == b"x-access-token:k-1"
 
 
+def test_what_was_taken_of_the_values_is_told_without_the_rest() -> None:
+    template = Template.parse("Key {key} {b64:me:{access}} {b64:nobody}")
+    assert template.taken(VALUES) == ["k-1", base64.b64encode(b"me:a-1").decode()]
+
+
 def test_text_without_fields_stays() -> None:
     assert Template.parse("plain").render({}) == "plain"
 
