@@ -109,6 +109,14 @@ def busy(message: str) -> Answer:
     return _answer(503, headers, body)
 
 
+def overtaken(message: str) -> Answer:
+    """The answer to an allowed request that was held back until it would be allowed in another way only: status 503."""
+    sentence = f"The request was held back, and things have changed: {message}. Send it again: it will be judged anew."
+    body = {"error": sentence, "message": sentence, "reason": "busy"}
+    headers = {"x-impyard-verdict": "deny", "x-impyard-reason": "busy", "cache-control": "no-store", "retry-after": "1"}
+    return _answer(503, headers, body)
+
+
 def too_large(*, decision_id: str | None) -> Answer:
     """The answer to an upload that grew over its rule's `max_body`: status 413."""
     sentence = f"{REFUSAL}: the request body is larger than its rule's max_body"

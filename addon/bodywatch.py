@@ -41,9 +41,13 @@ class BodyWatch:
         self._record = record
         self._request = request
         self._decision_id = decision_id
-        self._version = policy.hash
-        self._bound, self._sentinels_pass = permitted(policy, request.host)
         self._follower: Follower | None = None  # most bodies come in one piece
+        self.judge_by(policy)
+
+    def judge_by(self, policy: Policy) -> None:
+        """Take what may go to the host from this policy. For a body of which nothing was looked at yet."""
+        self._version = policy.hash
+        self._bound, self._sentinels_pass = permitted(policy, self._request.host)
 
     def whole(self, content: bytes) -> Answer | None:
         """The refusal of a body that is there as a whole, None when it may go."""
@@ -78,14 +82,19 @@ class BodyWatch:
         except Exception as exc:
             logger.error("a body could not be looked through for secrets", exc_info=exc)
             decision, self.why = denial("judge-error"), "the judge failed"
-        return self._recorded(decision)
+        return followed(self._record, self._request, decision, self._decision_id, self._version)
 
-    def _recorded(self, decision: Decision) -> Answer:
-        decision = dataclasses.replace(decision, follows=self._decision_id)
-        try:
-            decision, decision_id = self._record.decide(self._request, decision, self._version)
-        except Exception as exc:
-            logger.error("the denial could not be recorded", exc_info=exc)
-            decision_id = None
-        agent = next((value for name, value in self._request.headers if name.lower() == "user-agent"), "")
-        return answers.denial(decision, decision_id, user_agent=agent)
+
+def followed(record: Record, request: Request, decision: Decision, first_id: str | None, version: str) -> Answer:
+    """Record the denial of a request that was allowed at first, under the policy `version`; the answer that says so.
+
+    first_id: of the decision that allowed it.
+    """
+    decision = dataclasses.replace(decision, follows=first_id)
+    try:
+        decision, decision_id = record.decide(request, decision, version)
+    except Exception as exc:
+        logger.error("the denial could not be recorded", exc_info=exc)
+        decision_id = None
+    agent = next((value for name, value in request.headers if name.lower() == "user-agent"), "")
+    return answers.denial(decision, decision_id, user_agent=agent)

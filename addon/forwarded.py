@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 from mitmproxy import http
 from mitmproxy.connection import Client
@@ -14,10 +16,12 @@ from mitmproxy.net.http.http1 import expected_http_body_size
 
 from impyard.addon.destination import Destination
 from impyard.addon.failclosed import fail_closed
+from impyard.addon.lastlook import LastLook
 from impyard.addon.limits import Limits
 from impyard.addon.notes import Notes, client_left, notes_of
 from impyard.addon.record import Record
 from impyard.addon.redirects import Redirects
+from impyard.addon.routes import Routed
 from impyard.addon.tunnels import TunnelHooks
 from impyard.addon.vault.masking import MaskStream
 from impyard.addon.wire import is_event_stream, mask_fields, strip_for_origin, to_response
@@ -30,10 +34,12 @@ _TOO_MUCH_IN_PROGRESS = "too many of its requests are in progress"
 
 
 class ForwardedHooks(TunnelHooks):
-    """The hooks of allowed requests. record: where outcomes go. limits: how many there may be at once."""
+    """The hooks of allowed requests. record: where outcomes go. limits: how many there may be at once. last_look: at
+    what was held back."""
 
-    def __init__(self, record: Record, limits: Limits) -> None:
+    def __init__(self, record: Record, limits: Limits, last_look: LastLook) -> None:
         super().__init__(record, limits)
+        self._last_look = last_look
         self._redirects = Redirects()
         self.begun: dict[str, dict[str | None, http.HTTPFlow]] = {}  # by client and decision: what was let go
 
@@ -63,16 +69,27 @@ class ForwardedHooks(TunnelHooks):
             self._leave(flow)
 
     @fail_closed
-    def request(self, flow: http.HTTPFlow) -> None:
-        """The last look at a body that came in one piece, before anything of its request goes to the origin."""
+    def request(self, flow: http.HTTPFlow) -> Coroutine[Any, Any, None] | None:
+        """Look at what came in one piece, before anything of its request goes to the origin."""
         notes = notes_of(flow)
         if notes is None or notes.destination is None or flow.request.stream:
-            return  # refused, or looked at as it came
-        if notes.watch is None:
-            raise RuntimeError("a body that nobody looks at")
-        answer = notes.watch.whole(flow.request.raw_content) if flow.request.raw_content else None
+            return None  # refused, or looked at as it came
+        if self._last_look.is_due(notes) and (renewal := self._last_look.renewal(notes)) is not None:
+            return self._renewed(flow, notes, renewal)
+        self._look_through(flow, notes)
+        return None
+
+    async def _renewed(self, flow: http.HTTPFlow, notes: Notes, renewal: Coroutine[Any, Any, Routed]) -> None:
+        await self.while_there(flow.client_conn, renewal, Routed(notes.decision))
+        if notes.closed:  # it was given up
+            flow.kill()
+        else:
+            self._look_through(flow, notes)
+
+    def _look_through(self, flow: http.HTTPFlow, notes: Notes) -> None:
+        answer = self._last_look.refusal(flow.request, notes, body_is_new=True)
         if answer is not None:
-            self._close(flow, notes, None, notes.watch.why)
+            self._close(flow, notes, None, notes.refused)
             notes.destination = None
             flow.response = to_response(answer)
 

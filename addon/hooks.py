@@ -21,6 +21,7 @@ from impyard.addon.failclosed import fail_closed
 from impyard.addon.forwarded import ForwardedHooks
 from impyard.addon.injection import Injector
 from impyard.addon.judge import Decision, Verdict, denial, judge
+from impyard.addon.lastlook import LastLook
 from impyard.addon.limits import DEFAULTS, Limits
 from impyard.addon.notes import Notes, notes_of, take_notes
 from impyard.addon.policy import Policy
@@ -55,11 +56,12 @@ class JudgeAddon(ForwardedHooks):
         secret: bytes = b"",
         limits: Limits = DEFAULTS,
     ) -> None:
-        super().__init__(record, limits)
+        injector, watch = injector or Injector(), watch or SecretWatch()
+        super().__init__(record, limits, LastLook(policies, injector, watch, record))
         self.policies = policies
         self.router = router or Router()
-        self.injector = injector or Injector()
-        self.watch = watch or SecretWatch()
+        self.injector = injector
+        self.watch = watch
         self.secret = secret
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -142,7 +144,11 @@ class JudgeAddon(ForwardedHooks):
             if routed.destination is not None and not self._enter(flow):
                 await self._enter_in_turn(flow)
                 # A credential that was removed or changed while this waited does not go.
-                routed = self.injector.at_once(request, routed) or routed
+                supplied = self.injector.at_once(request, routed)
+                if supplied is None:
+                    await self._prepare(flow, request, routed.decision, routed, policy)
+                    return
+                routed = supplied
             if routed.destination is not None:  # the vault may hold more by now
                 decision = self.watch.judged(request, routed.decision, policy)
                 routed = routed if decision is routed.decision else Routed(decision)
@@ -197,6 +203,7 @@ class JudgeAddon(ForwardedHooks):
             assert isinstance(policy, Policy)
             self._let_go(flow, notes, routed.destination)
             notes.watch = BodyWatch(self.watch, self.record, request, decision_id, policy)
+            notes.last_look, notes.policy, notes.injection = self._last_look, policy, routed.injection
             if (injection := routed.injection) is not None:
                 self.watch.learn(injection.credential)
                 notes.mask = self.watch.mask(injection.credential, injection.taken)

@@ -26,7 +26,7 @@ from impyard.addon.request import Request
 from impyard.addon.routes import Routed
 from impyard.addon.rules import Inject
 from impyard.addon.vault.credential import Credential
-from impyard.addon.vault.refresh import Unavailable
+from impyard.addon.vault.refresh import GOOD_FOR_S, Unavailable
 from impyard.addon.vault.sentinels import Sentinels
 from impyard.addon.vault.templates import Variant
 from impyard.addon.vault.tripwire import Tripwire
@@ -44,8 +44,8 @@ _PLAIN_HINT = "the policy wants a credential on this request, which must not go 
 class Supply(Protocol):
     """Where usable credentials come from (addon/vault/refresh.py). Both raise ImpyardError where there is none."""
 
-    def at_once(self, name: str) -> Credential | None:
-        """One that is good for a while, None when it has to be renewed first."""
+    def at_once(self, name: str, good_for_s: float = GOOD_FOR_S) -> Credential | None:
+        """One that is good for so long, None when it has to be renewed first."""
 
     async def usable(self, name: str, proxy: str | None = None, proxy_ca: Path | None = None) -> Credential:
         """The same, renewed if need be; through a proxy, which may have an authority of its own."""
@@ -85,10 +85,10 @@ class Injector:
         """Whether a sentinel of this run stands in `data`, in any encoding that is looked for."""
         return self._wire is not None and self._wire.look(data, ()) is not None
 
-    def at_once(self, request: Request, routed: Routed) -> Routed | None:
+    def at_once(self, request: Request, routed: Routed, good_for_s: float = GOOD_FOR_S) -> Routed | None:
         """An allowed request with its credential, or denied for want of it; None when that has to be waited for.
 
-        What injects nothing, or goes nowhere, stays as it is.
+        What injects nothing, or goes nowhere, stays as it is. good_for_s: how long a login has to be good yet.
         """
         inject = routed.decision.inject
         if inject is None or routed.destination is None:
@@ -97,7 +97,7 @@ class Injector:
             return _denied(routed, _NO_VAULT_HINT)
         try:
             _check(request, routed, inject)
-            credential = self._supply.at_once(inject.credential)
+            credential = self._supply.at_once(inject.credential, good_for_s)
         except ImpyardError as exc:
             return self._without(routed, inject, exc)
         return None if credential is None else self._with(request, routed, inject, credential)

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 from mitmproxy import http
 
+from impyard.addon.answers import Answer
 from impyard.addon.destination import Destination
+from impyard.addon.injectedheaders import Injection
 from impyard.addon.judge import Decision
+from impyard.addon.policy import Policy
 from impyard.addon.request import Request
 from impyard.addon.vault.masking import Mask
 
 if TYPE_CHECKING:
     from impyard.addon.bodywatch import BodyWatch
+    from impyard.addon.lastlook import LastLook
 
 NOTES = "impyard"
 
@@ -24,6 +28,8 @@ class Notes:
     """What the judge remembers of one flow: its verdict, where it may go, how much went through, and when last.
 
     watch: looks at what the box sends after an allowed head. mask: hides in the answer what was put on the request.
+    policy, injection: what it was allowed under, and what is put on it; last_look: at both before it goes, if the time
+    since `looked` is long enough. refusal, refused: the answer if it did not go all the same, and why.
     """
 
     decision: Decision
@@ -32,6 +38,12 @@ class Notes:
     destination: Destination | None = None
     watch: BodyWatch | None = None
     mask: Mask | None = None
+    policy: Policy | None = field(default=None, repr=False)
+    injection: Injection | None = None
+    last_look: LastLook | None = None
+    refusal: Answer | None = None
+    refused: str = ""
+    looked: float = field(default_factory=time.monotonic)
     started: float = field(default_factory=time.monotonic)
     touched: float = field(default_factory=time.monotonic)
     uploaded: int = 0

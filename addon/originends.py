@@ -14,7 +14,13 @@ from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers import http as http_layers
 from mitmproxy.proxy.layers.http import _http1
 from mitmproxy.proxy.layers.http._base import ReceiveHttp
-from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseHeaders, ResponseProtocolError
+from mitmproxy.proxy.layers.http._events import (
+    ErrorCode,
+    HttpEvent,
+    RequestHeaders,
+    ResponseHeaders,
+    ResponseProtocolError,
+)
 from mitmproxy.proxy.layers.http._http1 import Http1Client
 from mitmproxy.proxy.layers.http._http2 import Http2Client
 
@@ -76,17 +82,33 @@ class JudgedHttp1Client(Http1Client):
 
 
 class JudgedHttp2Client(Http2Client):
-    """The origin's side of an HTTP/2 connection: what it grants no window for stays with the box."""
+    """The origin's side of an HTTP/2 connection: what it grants no window for stays with the box, and a request that
+    had to wait until it may have one more is looked at again."""
 
     _held = 0
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
+        self._refused: set[int] = set()  # streams of the box
         receive = self.h2_conn.receive_data
         vars(self.h2_conn)["receive_data"] = lambda data: in_one_piece(receive(data))
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        number = event.stream_id if isinstance(event, HttpEvent) else None  # the core changes it
+        refusals = vars(self.conn).get("refusals", {})
+        if isinstance(event, RequestHeaders) and refusals[number]() is not None:
+            self._refused.add(event.stream_id)
+            yield ReceiveHttp(ResponseProtocolError(event.stream_id, "denied", ErrorCode.GENERIC_SERVER_ERROR))
+        if number in self._refused:
+            return
+        refused = len(self._refused)
         yield from super()._handle_event(event)
+        if number in self.our_stream_id:
+            refusals.pop(number, None)
+        while len(self._refused) > refused and self.stream_queue:  # the turn of one that waited, and must not go
+            refused = len(self._refused)
+            for each in self.stream_queue.pop(next(iter(self.stream_queue))):
+                yield from self._handle_event(each)
         gates = getattr(self.context.client, "gates", None)
         if gates is None or not (self._held or self.h2_conn.stream_buffers):
             return

@@ -10,17 +10,14 @@ These classes reach into parts of mitmproxy that are not public: tests/gateway b
 
 from __future__ import annotations
 
+import functools
 import time
 
 from mitmproxy import flow, http
-from mitmproxy.connection import Server
+from mitmproxy.connection import Connection, Server
 from mitmproxy.proxy import events
 from mitmproxy.proxy.layer import CommandGenerator
-from mitmproxy.proxy.layers.http import (
-    DropStream,
-    HttpStream,
-    SendHttp,
-)
+from mitmproxy.proxy.layers.http import DropStream, HttpStream, SendHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     HttpEvent,
@@ -161,21 +158,22 @@ class JudgedStream(HttpStream):
 
     def make_server_connection(self) -> CommandGenerator[bool]:
         notes = notes_of(self.flow)
-        destination = notes.destination if notes is not None else None
-        if destination is None:
-            # Invariant: no verdict, no connection.
+        connection: Connection | None = None
+        error: str | None = "no verdict"
+        if notes is not None and notes.destination is not None:  # invariant: no verdict, no connection
+            connection, error = yield from connection_to(notes.destination, fresh=self._again)
+        if connection is None or notes is None or notes.last_look is None:
             yield from self.handle_protocol_error(
-                ResponseProtocolError(self.stream_id, "no verdict", ErrorCode.CONNECT_FAILED)
-            )
-            return False
-        connection, error = yield from connection_to(destination, fresh=self._again)
-        if connection is None:
-            error = error or "no connection"
-            yield from self.handle_protocol_error(
-                ResponseProtocolError(self.stream_id, error, ErrorCode.CONNECT_FAILED)
+                ResponseProtocolError(self.stream_id, error or "no connection", ErrorCode.CONNECT_FAILED)
             )
             return False
         assert isinstance(connection, Server)
+        refusal = functools.partial(notes.last_look.refusal, self.flow.request, notes)
+        if (answer := refusal()) is not None:
+            yield from self._give_up_on_the_origin(notes.refused, answer)
+            return False
+        if connection.alpn == b"h2":
+            vars(connection).setdefault("refusals", {})[self.stream_id] = refusal  # it may have to wait for its turn
         self.context.server = self.flow.server_conn = connection
         self._kept = vars(connection).get("served", False)
         vars(connection)["served"] = True
@@ -204,11 +202,14 @@ class JudgedStream(HttpStream):
         if not answerable:
             yield from super().handle_protocol_error(event)
             return
+        notes = notes_of(self.flow)
+        if notes is not None and notes.refusal is not None:
+            yield from self._give_up_on_the_origin(notes.refused, notes.refusal)
+            return
         if self._may_ask_again():
             yield from self._ask_again()
             return
         message = why_ended(self.context.server, event.message)
-        notes = notes_of(self.flow)
         decision_id = notes.decision_id if notes is not None else None
         answer = answers.upstream_failure(message, host=self.flow.request.host, decision_id=decision_id)
         yield from self._give_up_on_the_origin(message, answer)

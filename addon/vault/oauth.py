@@ -110,11 +110,11 @@ class Refused:
     refresh: str = field(default="", repr=False)
 
 
-def is_usable(credential: Credential, now_ms: float) -> bool:
-    """Whether it may be put into a request: a key, or a token that is good for a minute more."""
+def is_usable(credential: Credential, now_ms: float, good_for_ms: float = SKEW_MS) -> bool:
+    """Whether it may be put into a request: a key, or a token that is good for a minute more, or as long as is said."""
     if credential.kind == "api_key":
         return bool(credential.key or credential.fields)
-    return bool(credential.access) and (credential.expires == 0 or credential.expires > now_ms + SKEW_MS)
+    return bool(credential.access) and (credential.expires == 0 or credential.expires > now_ms + good_for_ms)
 
 
 def request_for(credential: Credential) -> TokenRequest:

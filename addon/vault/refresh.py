@@ -21,12 +21,13 @@ import msgspec
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential, Failure
-from impyard.addon.vault.oauth import CannotRenew, Refused, is_usable, read_answer, request_for
+from impyard.addon.vault.oauth import SKEW_MS, CannotRenew, Refused, is_usable, read_answer, request_for
 from impyard.addon.vault.pilogin import STALE_S, PiFile, PiLogin, PiUnusable
 from impyard.addon.vault.store import Vault
 from impyard.addon.vault.tokenclient import LIMIT_S, ask
 from impyard.addon.vault.tokenlines import NoAnswer
 
+GOOD_FOR_S = SKEW_MS / 1000
 HOLD_OFF_MS = 30_000  # so long a refresh that failed is not tried again, by any process
 PI_LIMIT_S = STALE_S + 2  # a lock that a dead process left behind is then known to be abandoned
 FINISH_S = LIMIT_S + 3  # for what the endpoint may take, and for storing what it says
@@ -79,13 +80,13 @@ class Refresher:
         self._unsaved: dict[str, tuple[str, Credential]] = {}
         atexit.register(self.finish)
 
-    def at_once(self, name: str) -> Credential | None:
-        """The credential if it is good for 60 s more; None: it has to be awaited with `usable`.
+    def at_once(self, name: str, good_for_s: float = GOOD_FOR_S) -> Credential | None:
+        """The credential if it is good for so long yet; None: it has to be awaited with `usable`.
 
         Raises Unavailable when it is missing, cannot be renewed, or could not be a short while ago.
         """
         credential = self._stored(name)
-        if is_usable(credential, self._now_ms()):
+        if is_usable(credential, self._now_ms(), good_for_s * 1000):
             return credential
         if credential.kind == "api_key":
             raise Unavailable(f"credential {name} has no key", hint=NO_CREDENTIAL)

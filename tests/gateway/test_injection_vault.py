@@ -304,7 +304,7 @@ def put_on(request, injection):
         request.headers.add(name, value)
 injection.put_on = put_on
 injection.take_off = lambda *args: None
-refresh.Refresher.at_once = lambda self, name: self._vault.read().credentials[name]
+refresh.Refresher.at_once = lambda self, name, *_: self._vault.read().credentials[name]
 from impyard.addon.__main__ import main
 sys.exit(main())
 """

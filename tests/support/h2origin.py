@@ -10,7 +10,8 @@ from pathlib import Path
 SERVER = """
 const pem = require('fs').readFileSync(process.argv[1]);
 let release = null;
-const server = require('http2').createSecureServer({key: pem, cert: pem});
+const settings = {maxConcurrentStreams: Number(process.argv[2])};
+const server = require('http2').createSecureServer({key: pem, cert: pem, settings});
 server.on('stream', (stream, headers) => {
   stream.on('error', () => {});
   const [path, argument] = headers[':path'].split('=');
@@ -43,11 +44,14 @@ process.stdin.on('end', () => process.exit(0)).resume();
 
 
 class H2Origin:
-    """Serves TLS with the key and certificate in `pem` on 127.0.0.1:`port` until `close`. Speaks nothing but HTTP/2."""
+    """Serves TLS with the key and certificate in `pem` on 127.0.0.1:`port` until `close`. Speaks nothing but HTTP/2.
 
-    def __init__(self, node: str, pem: Path) -> None:
+    streams: how many at a time on one connection.
+    """
+
+    def __init__(self, node: str, pem: Path, *, streams: int = 100) -> None:
         self._process = subprocess.Popen(
-            [node, "-e", SERVER, str(pem)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [node, "-e", SERVER, str(pem), str(streams)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())

@@ -36,7 +36,7 @@ class Stored:
     def __init__(self, credential: Credential | None, *, later: Credential | None = None) -> None:
         self.credential, self.later, self.proxies = credential, later, list[str | None]()
 
-    def at_once(self, name: str) -> Credential | None:
+    def at_once(self, name: str, good_for_s: float = 60) -> Credential | None:
         return self.credential
 
     async def usable(self, name: str, proxy: str | None = None, proxy_ca: Path | None = None) -> Credential:
