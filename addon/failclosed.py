@@ -11,6 +11,10 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from mitmproxy import http
+
+from impyard.addon.notes import stop
+
 logger = logging.getLogger(__name__)
 
 
@@ -38,4 +42,9 @@ def fail_closed[**P](hook: Callable[P, Any]) -> Callable[P, Any]:
 def _deny_after(exc: Exception, args: tuple[Any, ...]) -> None:
     judge_addon, data = args
     logger.error("the judge failed", exc_info=exc)
-    judge_addon.deny_after_error(data)
+    try:
+        judge_addon.deny_after_error(data)
+    except Exception:
+        if isinstance(data, http.HTTPFlow):
+            stop(data)
+        raise  # ends the connection

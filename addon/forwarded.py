@@ -89,9 +89,9 @@ class ForwardedHooks(TunnelHooks):
     def _look_through(self, flow: http.HTTPFlow, notes: Notes) -> None:
         answer = self._last_look.refusal(flow.request, notes, body_is_new=True)
         if answer is not None:
-            self._close(flow, notes, None, notes.refused)
-            notes.destination = None
+            notes.destination = None  # first, whatever fails then
             flow.response = to_response(answer)
+            self._close(flow, notes, None, notes.refused)
 
     # -- answers and ends -------------------------------------------------------------------------------------------
 

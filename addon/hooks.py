@@ -23,7 +23,7 @@ from impyard.addon.injection import Injector
 from impyard.addon.judge import Decision, Verdict, denial, judge
 from impyard.addon.lastlook import LastLook
 from impyard.addon.limits import DEFAULTS, Limits
-from impyard.addon.notes import Notes, notes_of, take_notes
+from impyard.addon.notes import Notes, notes_of, stop, take_notes
 from impyard.addon.policy import Policy
 from impyard.addon.policysource import Policies
 from impyard.addon.record import Record
@@ -229,14 +229,14 @@ class JudgeAddon(ForwardedHooks):
             super().deny_after_error(data)
 
     def _deny_flow_after_error(self, flow: http.HTTPFlow) -> None:
-        self._leave(flow)
         notes = notes_of(flow)
         if notes is not None or flow.response is not None:
             # A verdict was given already; what came after it failed.
+            stop(flow)
             if notes is not None:
                 self._close(flow, notes, None, "the judge failed")
-            flow.kill()
             return
+        self._leave(flow)
         decision = denial("judge-error")
         host = str(flow.request.data.host)
         request = Request(method=str(flow.request.method), scheme="http", host=host, port=0, path="", query="")

@@ -71,3 +71,11 @@ def take_notes(flow: http.HTTPFlow, notes: Notes) -> Notes:
 def client_left(flow: http.HTTPFlow, error: str | None) -> bool:
     """Whether a flow ended in an error since its client went away, or gave up on this stream."""
     return error is not None and (not flow.client_conn.connected or " by client (" in error)  # the core's words
+
+
+def stop(flow: http.HTTPFlow) -> None:
+    """See to it that nothing more of a flow is forwarded. Depends on nothing that could have failed."""
+    if (notes := notes_of(flow)) is not None:
+        notes.destination = None
+    if flow.killable:
+        flow.kill()

@@ -6,6 +6,7 @@ Each attempt has its control: a gateway whose tripwire finds nothing, by a plant
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import socket
@@ -339,3 +340,21 @@ def test_a_tripwire_that_fails_lets_nothing_through(
         if "body" in plant:
             with pytest.raises((AssertionError, OSError, socket.timeout)):
                 assert speak(bed, "other.test", Message(b"nothing special")).endswith(b"done")
+
+
+@pytest.mark.parametrize("plant", ["forwarded.client_left = fails", "Record.close = fails"])
+def test_a_refused_body_goes_nowhere_even_if_its_denial_fails_too(
+    tmp_path_factory: pytest.TempPathFactory, pki: Pki, plant: str
+) -> None:
+    plant = "from impyard.addon import forwarded\nfrom impyard.addon.record import Record\n" + plant
+    fault = PLANTED.format(plant=plant)
+    with key_bed(tmp_path_factory.mktemp("denial"), pki, *ENTRIES, hosts=HOSTS, fault=fault) as bed:
+        sentinel = secret(bed, "sentinel").encode()
+        for _ in range(6):
+            with contextlib.suppress(AssertionError, OSError):
+                post(bed, sentinel)
+        time.sleep(0.2)
+        assert bed.untouched()
+        with contextlib.suppress(AssertionError, OSError):
+            post(bed, b"nothing special")
+        assert [seen.body_start for seen in bed.origin.seen] == [b"nothing special"]
