@@ -24,10 +24,10 @@ from impyard.runner.keysources import (
     agent_folder,
     available,
     custom_providers,
-    header_field,
     literal,
     read_object,
 )
+from impyard.runner.plainpi import Header, Plain, check_address, is_model, plain_extra, plain_provider
 
 DEMO_HOST = "demo-model.impyard.internal"
 NO_KEY = "none"  # without any, pi would not even ask
@@ -64,8 +64,6 @@ MODEL_HOSTS: dict[str, str] = {
     "minimax": "api.minimax.io",
     "vercel-ai-gateway": "ai-gateway.vercel.sh",
 }
-# What pi itself keeps with a login and reads; nothing else of an entry goes into the box.
-_EXTRA = ("enterpriseUrl", "availableModelIds", "env")
 _COPILOT_HOST = re.compile(r"proxy-ep=proxy\.([a-z0-9.-]+)")
 _OWN_API = "anthropic-messages"  # of the demo model, and of the known providers that are named here
 _ANTHROPIC_LIKE = ("anthropic", "minimax", "vercel-ai-gateway")
@@ -76,15 +74,16 @@ class Agent:
     """What pi is told. `pattern` is for its `--model`, None for the provider's default; `provider` owns the credential.
 
     `settings` is a file of pi's agent folder. `custom` is the user's own entry of the provider in models.json, empty
-    for most; its secrets are left out, and `secret_headers` names them: (the model's index or None, header, field of
-    the credential).
+    for most, without its secrets; `secret_headers` are those that it had, and `left_out` names what else the box does
+    not get, as it may hold one.
     """
 
     provider: str
     pattern: str | None
     settings: Mapping[str, Any]
     custom: Mapping[str, Any] = field(default_factory=dict)
-    secret_headers: tuple[tuple[int | None, str, str], ...] = ()
+    secret_headers: tuple[Header, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -113,7 +112,7 @@ class Agent:
         found = dict(form.get(api, {"authorization": "Bearer {key}"}))
         if self.custom.get("authHeader") is True:
             found["authorization"] = "Bearer {key}"
-        return found | {name.lower(): f"{{{named}}}" for _, name, named in self.secret_headers}
+        return found | {header.name.lower(): f"{{{header.named}}}" for header in self.secret_headers}
 
 
 def choose_agent(model: str | None, environ: Mapping[str, str], kept: Callable[[], Iterable[str]] = tuple) -> Agent:
@@ -125,14 +124,21 @@ def choose_agent(model: str | None, environ: Mapping[str, str], kept: Callable[[
         return demo_agent()
     folder = agent_folder(environ)
     theirs = read_object(folder / "settings.json")
-    carried = {key: theirs[key] for key in CARRIED_SETTINGS if isinstance(theirs.get(key), str)}
+    carried = {key: theirs[key] for key in CARRIED_SETTINGS if is_model(theirs.get(key))}
     provider, pattern = _pick(model, carried, environ, kept)
     settings = {**BOX_SETTINGS, **carried}
     if pattern is None:
         settings = {**settings, "defaultProvider": provider}
     entry = custom_providers(environ).get(provider)
-    custom, secret_headers = _without_secrets(entry) if isinstance(entry, dict) else ({}, ())
-    agent = Agent(provider, pattern, settings, custom, secret_headers)
+    plain = Plain()
+    if isinstance(entry, dict):
+        where = f"{folder / 'models.json'}: {provider}"
+        addresses = [entry, *(entry["models"] if isinstance(entry.get("models"), list) else ())]
+        for part in addresses:
+            if isinstance(part, dict) and "baseUrl" in part:
+                check_address(part["baseUrl"], where)
+        plain = plain_provider(entry)
+    agent = Agent(provider, pattern, settings, plain.entry, plain.headers, plain.left_out)
     _check_host(agent, folder / "models.json")
     return agent
 
@@ -208,31 +214,12 @@ def _pick(
 def _check_host(agent: Agent, file: Path) -> None:
     host = agent.host() or ""
     if host == "localhost" or host.startswith("127.") or host == "::1":
-        place = urlsplit(str(agent.custom["baseUrl"])).netloc
+        place = urlsplit(str(agent.custom["baseUrl"])).netloc  # no user: that was refused
         raise ImpyardError(
             f"{file}: {agent.provider}: baseUrl names {host}, which inside the box is the box itself",
             hint=f"give it a name, baseUrl https://{agent.provider}.impyard.internal, and a policy entry for that host "
             f"with upstream: http://{place}",
         )
-
-
-def _without_secrets(entry: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[tuple[int | None, str, str], ...]]:
-    """An entry of models.json without its key and its secret headers, and where those were."""
-    secret: list[tuple[int | None, str, str]] = []
-
-    def plain(part: Mapping[str, Any], index: int | None) -> dict[str, Any]:
-        kept = {name: value for name, value in part.items() if name not in ("apiKey", "headers")}
-        headers = part.get("headers")
-        if isinstance(headers, dict):
-            named = {name: header_field(name, value) for name, value in headers.items()}
-            secret.extend((index, name, where) for name, where in named.items() if where)
-            kept["headers"] = {name: value for name, value in headers.items() if not named[name]}
-        return kept
-
-    found = plain(entry, None)
-    if isinstance(models := found.get("models"), list):
-        found["models"] = [plain(m, number) if isinstance(m, dict) else m for number, m in enumerate(models)]
-    return found, tuple(secret)
 
 
 def _models(agent: Agent, stand_in: Credential | None) -> dict[str, Any]:
@@ -242,16 +229,18 @@ def _models(agent: Agent, stand_in: Credential | None) -> dict[str, Any]:
     entry = json.loads(json.dumps(agent.custom))
     values = stand_in.values() if stand_in is not None else {}
     entry["apiKey"] = literal(values.get("key") or values.get("access") or NO_KEY)
-    for index, name, named in agent.secret_headers:
-        if value := values.get(named):
-            part = entry if index is None else entry["models"][index]
-            part["headers"][name] = literal(value)
+    for header in agent.secret_headers:
+        if value := values.get(header.named):
+            part = entry
+            for step in header.place:
+                part = part[step]
+            part["headers"][header.name] = literal(value)
     return {"providers": {agent.provider: entry}}
 
 
 def _entry(stand_in: Credential) -> dict[str, Any]:
     """The provider's entry of auth.json, as pi writes it. It is never to be refreshed: the gateway does that."""
-    extra = {name: stand_in.extra[name] for name in _EXTRA if name in stand_in.extra}
+    extra = plain_extra(stand_in.extra)
     if stand_in.kind == "api_key":
         return {"type": "api_key", "key": literal(stand_in.key), **extra}
     entry = {"type": "oauth", "access": stand_in.access, "refresh": "", "expires": FAR_FUTURE_MS, **extra}

@@ -153,6 +153,8 @@ class Enclosure:
         policies = plan.policies
         if plan.agent is not None and plan.agent.is_demo:
             policies = (*policies, self._start_demo())
+        if plan.agent is not None and (names := plan.agent.left_out):
+            self._note(f"of pi's models.json the box does not get {', '.join(names)}: it may hold a secret")
         self._kept = firstuse.bring(plan.agent, policies, os.environ, self._note) if plan.agent else "none"
         self._policies = policies
         self._start_gateway(policies)

@@ -16,11 +16,10 @@ import msgspec
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.privatefolder import PrivateFolder
-from impyard.addon.vault.store import Vault, default_dir, fault_of_value
+from impyard.addon.vault.store import Vault, check, default_dir, fault_of_value
 from impyard.runner.pifiles import (
     agent_folder,
     custom_providers,
-    header_field,
     literal,
     read_object,
     resolve_template,
@@ -35,7 +34,6 @@ __all__ = [
     "available",
     "custom_providers",
     "follow",
-    "header_field",
     "key_credential",
     "literal",
     "read_object",
@@ -150,6 +148,8 @@ def follow(vault: Vault, name: str, environ: Mapping[str, str]) -> Change | None
     try:
         found = _find(name, environ, vault.folder)
         fresh = found.get() if found else None
+        if fresh is not None:
+            check(fresh)
     except ImpyardError as exc:
         if stored is None:
             raise
@@ -165,6 +165,8 @@ def follow(vault: Vault, name: str, environ: Mapping[str, str]) -> Change | None
 
 
 def _find(name: str, environ: Mapping[str, str], folder: Path) -> Found | None:
+    if name == DEMO:  # whatever pi's files have or lack
+        return first_of(_demo(folder)).get(name)
     for source in sources(environ, folder):
         try:
             found = first_of(source()).get(name)

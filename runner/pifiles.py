@@ -6,9 +6,16 @@ No message has a key in it, nor the command that prints one.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import re
+import select
+import signal
+import stat
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +23,18 @@ from typing import Any
 from impyard.addon.errors import ImpyardError
 
 COMMAND_LIMIT_S = 10  # pi's own limit for a `!command`
+MAX_KEY_BYTES = 64 << 10  # no longer value fits into a header
+_MAX_FILE_BYTES = 16 << 20
 # Names of fields, variables and headers under which people keep secrets.
 SECRET_NAME = re.compile(r"auth|token|secret|key|passw|credential|cookie|session|jwt", re.I)
 # What the fields of a credential cannot be called, as they mean something else.
 RESERVED_FIELDS = frozenset({"key", "access", "refresh", "expires", "account_id", "host"})
+# Of those that people write into models.json, what says which client or format it is.
+_PLAIN_HEADERS = frozenset(
+    {"accept", "anthropic-beta", "anthropic-version", "content-type", "http-referer", "openai-beta", "referer"}
+    | {"user-agent", "x-app", "x-title"}
+)
+_PLAIN_HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:/;,=*+()-]{0,99}")
 # As pi reads it: braces with no variable's name in them stand for themselves.
 _TEMPLATE = re.compile(
     r"\$(?:(?P<escape>[$!])|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)\}|\{[^}]*\}|(?P<plain>[A-Za-z_][A-Za-z0-9_]*))"
@@ -41,9 +56,11 @@ def custom_providers(environ: Mapping[str, str]) -> dict[str, Any]:
 def header_field(name: str, value: object) -> str:
     """The field of the credential that a header in models.json becomes; "" for a header that holds no secret.
 
-    A value with a template or a command is one, and so is any under a name that says it.
+    Any header may hold one, under any name, but for those that say what client or format it is, in plain words.
     """
-    if not isinstance(value, str) or not (value.startswith("!") or "$" in value or SECRET_NAME.search(name)):
+    if not isinstance(value, str):
+        return ""
+    if name.lower() in _PLAIN_HEADERS and _PLAIN_HEADER.fullmatch(value):
         return ""
     field = re.sub(r"[^a-z0-9_-]", "-", name.lower())[:56]
     return field if field[:1].isalpha() and field not in RESERVED_FIELDS else f"header-{field}"
@@ -83,27 +100,56 @@ def literal(key: str) -> str:
 
 
 def _command_output(command: str, where: str) -> str:
+    """What a shell command prints. It is over after COMMAND_LIMIT_S, with all that it started."""
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["/bin/sh", "-c", command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=COMMAND_LIMIT_S,
-            check=False,
-            text=True,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        raise _no_key(where, f"it took longer than {COMMAND_LIMIT_S} s") from None
     except OSError as exc:
         raise _no_key(where, exc.strerror or type(exc).__name__) from None
-    except UnicodeError:
+    with process:
+        try:
+            printed, status = _printed(process)
+        except subprocess.TimeoutExpired:
+            raise _no_key(where, f"it took longer than {COMMAND_LIMIT_S} s") from None
+        finally:
+            if process.returncode is None:  # not reaped yet, so the group is still its own
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+    if len(printed) > MAX_KEY_BYTES:
+        raise _no_key(where, f"it printed more than {MAX_KEY_BYTES >> 10} KiB")
+    if status:
+        raise _no_key(where, f"it ended with status {status}")  # not with its words: a `!` may begin a key
+    try:
+        text = printed.decode().strip()
+    except UnicodeDecodeError:
         raise _no_key(where, "it printed what is no text") from None
-    if done.returncode:
-        raise _no_key(where, f"it ended with status {done.returncode}")  # not with its words: a `!` may begin a key
-    if not done.stdout.strip():
+    if not text:
         raise _no_key(where, "it printed nothing")
-    return done.stdout.strip()
+    return text
+
+
+def _printed(process: subprocess.Popen[bytes]) -> tuple[bytes, int | None]:
+    """What a process prints, until it has ended and its output too, and its status; no status where it prints too much.
+
+    Raises TimeoutExpired.
+    """
+    deadline = time.monotonic() + COMMAND_LIMIT_S
+    assert process.stdout is not None
+    printed, output = b"", process.stdout.fileno()
+    while len(printed) <= MAX_KEY_BYTES:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([output], [], [], left)[0]:
+            raise subprocess.TimeoutExpired(process.args, COMMAND_LIMIT_S)
+        piece = os.read(output, MAX_KEY_BYTES)
+        if not piece:
+            return printed, process.wait(max(0.0, deadline - time.monotonic()))
+        printed += piece
+    return printed, None
 
 
 def _no_key(where: str, reason: str) -> ImpyardError:
@@ -113,7 +159,7 @@ def _no_key(where: str, reason: str) -> ImpyardError:
 def read_object(file: Path) -> dict[str, Any]:
     """The JSON object in one of pi's files, empty when there is no such file."""
     try:
-        data = json.loads(file.read_bytes())
+        data = json.loads(_read(file))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as exc:
@@ -125,3 +171,14 @@ def read_object(file: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ImpyardError(f"pi's {file} is no JSON object", hint=_MEND)
     return data
+
+
+def _read(file: Path) -> bytes:
+    """The content of a regular file; a pipe in its place would be waited for without an end."""
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        content = opened.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {_MAX_FILE_BYTES >> 20} MiB")
+    return content

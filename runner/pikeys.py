@@ -16,13 +16,8 @@ from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.oauth import codex_account
 from impyard.addon.vault.store import fault_of_value
-from impyard.runner.pifiles import (
-    RESERVED_FIELDS,
-    SECRET_NAME,
-    header_field,
-    resolve_template,
-    template_variables,
-)
+from impyard.runner.pifiles import RESERVED_FIELDS, resolve_template, template_variables
+from impyard.runner.plainpi import plain_extra, plain_provider
 
 _NO_EXTRA = ("type", "key", "access", "refresh", "expires", "accountId", "env")
 
@@ -60,14 +55,11 @@ def login_credential(name: str, entry: Mapping[str, Any], environ: Mapping[str, 
         named = template_variables(text)
         login = key_credential(name, resolve_template(text, own, environ, where), "pi")
     others = {key: value for key, value in entry.items() if key not in _NO_EXTRA}
-    plain_env = {key: text for key, text in own.items() if key not in named and not SECRET_NAME.search(key)}
-    plain = {key: value for key, value in others.items() if not SECRET_NAME.search(key)}
-    secret = {key: value for key, value in (own | others).items() if key not in plain and key not in plain_env}
-    return msgspec.structs.replace(
-        login,
-        extra=plain | ({"env": plain_env} if plain_env else {}),
-        fields=_fields(secret, login),
-    )
+    extra = plain_extra({**others, "env": {key: text for key, text in own.items() if key not in named}})
+    plain_env = extra.get("env", {})
+    secret = {key: text for key, text in own.items() if key not in plain_env}
+    secret |= {key: value for key, value in others.items() if key not in extra}
+    return msgspec.structs.replace(login, extra=extra, fields=_fields(secret, login))
 
 
 def custom_credential(name: str, entry: Mapping[str, Any], environ: Mapping[str, str], file: Path) -> Credential:
@@ -75,33 +67,21 @@ def custom_credential(name: str, entry: Mapping[str, Any], environ: Mapping[str,
     where = f"{file}: {name}"
     key = resolve_template(text, {}, environ, where) if (text := _text(entry, "apiKey")) else ""
     fields: dict[str, str] = {}
-    for header, template in _secret_headers(entry):
-        named = header_field(header, template)
-        value = resolve_template(template, {}, environ, where)
-        if fields.setdefault(named, value) != value:
-            raise ImpyardError(f"{where}: the header {header} has several values", hint="name one provider for each")
+    for header in plain_provider(entry).headers:
+        value = resolve_template(header.template, {}, environ, where)
+        if fields.setdefault(header.named, value) != value:
+            raise ImpyardError(
+                f"{where}: the header {header.name} has several values", hint="name one provider for each"
+            )
         bare = value.partition(" ")[2].strip()  # `Bearer …`: the token alone is a secret too
         if bare:
-            fields[f"{named}.bare"] = bare
+            fields[f"{header.named}.bare"] = bare
     return msgspec.structs.replace(key_credential(name, key, "models"), fields=fields)
 
 
 def has_secrets(entry: Mapping[str, Any]) -> bool:
     """Whether a provider of models.json has a key, or a header that holds a secret."""
-    return bool(_text(entry, "apiKey") or _secret_headers(entry))
-
-
-def _secret_headers(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The headers of a provider and its models that hold a secret, with their templates."""
-    models = entry.get("models")
-    parts = [entry, *(models if isinstance(models, list) else ())]
-    return [
-        (name, value)
-        for part in parts
-        if isinstance(part, dict)
-        for name, value in _object(part, "headers").items()
-        if header_field(name, value)
-    ]
+    return bool(_text(entry, "apiKey") or plain_provider(entry).headers)
 
 
 def _fields(secret: Mapping[str, Any], login: Credential) -> dict[str, str]:

@@ -84,9 +84,11 @@ def assert_whole(policy: Policy, data: bytes) -> None:
     assert set(content) == {"networkPolicies"}
     assert len(policy.entries) == len(content["networkPolicies"])
     for entry, written in zip(policy.entries, content["networkPolicies"], strict=True):
-        assert set(written) <= {"host", "policies", "port", "scheme", "upstream", "upstream_ca"}
+        known = {"host", "policies", "port", "scheme", "upstream", "upstream_ca", "inject", "sentinels"}
+        assert set(written) <= known
         assert_host(entry.host, written["host"])
         assert_connections(entry, written)
+        assert_inject(entry, written)
         assert len(entry.rules) == len(written["policies"])
         for rule, lines in zip(entry.rules, written["policies"], strict=True):
             assert_rule(rule, lines)
@@ -109,6 +111,17 @@ def assert_connections(entry: Entry, written: dict[str, Any]) -> None:
     assert (entry.upstream is None) == ("upstream" not in written)
     if entry.upstream is not None:
         assert str(entry.upstream).startswith(written["upstream"].rstrip("/"))
+
+
+def assert_inject(entry: Entry, written: dict[str, Any]) -> None:
+    assert entry.sentinels_pass == (written.get("sentinels") == "pass")
+    assert (entry.inject is None) == ("inject" not in written)
+    if entry.inject is not None:
+        form = written["inject"]
+        form = {"credential": form} if isinstance(form, str) else form
+        assert entry.inject.credential == form["credential"]
+        assert entry.inject.over_http == (form.get("over_http") == "true")
+        assert "*" not in entry.host
 
 
 def assert_rule(rule: Rule, written: dict[str, Any]) -> None:

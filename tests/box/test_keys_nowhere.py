@@ -92,7 +92,7 @@ def test_no_value_shows_anywhere_after_runs_of_every_kind(project: Project, keys
     unbound = {"ANTHROPIC_API_KEY": f"sk-ant-api03-{secrets.token_hex(20)}"}
     processes = [
         place.start("--ceiling", "0.05"),
-        project.start("run", "--model", "demo", "--memory", "64m", "x", env=keys.environ),
+        project.start("run", "--model", "demo", "--memory", "64m", "run: true", env=keys.environ),
         project.start("run", "--model", "anthropic/x", "x", env=keys.environ | unbound),
     ]
     assert [place.code(process) for process in processes] == [124, 137, 125], "ceiling, memory, refused to start"

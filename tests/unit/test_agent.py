@@ -155,8 +155,8 @@ CUSTOM = {
     "baseUrl": "https://llm.example.org/v1",
     "api": "openai-completions",
     "apiKey": "$K",
-    "headers": {"x-team": "${T}", "X-Api-Token": "literal-secret", "x-kind": "plain"},
-    "models": [{"id": "m", "headers": {"x-a": "plain", "x-secret": "!pass show it"}, "name": "$literal"}],
+    "headers": {"x-team": "${T}", "X-Api-Token": "literal-secret", "x-title": "plain"},
+    "models": [{"id": "m", "headers": {"accept": "a/b", "x-secret": "!pass show it"}, "name": "$literal"}],
 }
 
 
@@ -172,8 +172,8 @@ def test_a_custom_provider_comes_with_stand_ins_for_its_key_and_its_secret_heade
     providers = folder_of(agent, stand_in, tmp_path)["models"]["providers"]
     assert list(providers) == ["mine"]
     assert providers["mine"]["apiKey"] == "in-key"
-    assert providers["mine"]["headers"] == {"x-team": "in-team", "X-Api-Token": "in-token", "x-kind": "plain"}
-    model = {"id": "m", "headers": {"x-a": "plain", "x-secret": "in-secret"}, "name": "$literal"}
+    assert providers["mine"]["headers"] == {"x-team": "in-team", "X-Api-Token": "in-token", "x-title": "plain"}
+    model = {"id": "m", "headers": {"accept": "a/b", "x-secret": "in-secret"}, "name": "$literal"}
     assert providers["mine"]["models"] == [model]
 
 

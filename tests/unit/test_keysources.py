@@ -12,8 +12,11 @@ import pytest
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential, Failure, TokenEndpoint
 from impyard.addon.vault.store import Vault
-from impyard.runner.keysources import Found, available, first_of, follow, header_field, take
-from impyard.runner.pifiles import literal, resolve_template
+from impyard.runner import pifiles
+from impyard.runner.demo import account_key
+from impyard.runner.keysources import Found, available, first_of, follow, take
+from impyard.runner.pifiles import header_field, literal, resolve_template
+from tests.support.waiting import wait_until
 
 OAT = "sk-ant-oat01-aaaaaaaaaaaaaaaa"
 
@@ -141,19 +144,19 @@ def test_a_command_that_fails_is_told_without_the_command_or_its_output(
 def test_what_pi_keeps_in_an_entrys_environment_is_kept_and_secrets_of_it_become_fields(
     environ: dict[str, str], vault: Vault
 ) -> None:
-    own = {"K": "key-1", "REGION": "eu", "SOME_SECRET": "other-1"}
+    own = {"K": "key-1", "AWS_REGION": "eu", "SOME_SECRET": "other-1", "DATABASE_URL": "db://u:pw@h"}
     pi_file(environ, "auth", {"cloud": {"type": "api_key", "key": "${K}", "env": own}})
     credential = got(environ, "cloud", vault)
     assert credential.key == "key-1"
-    assert credential.extra == {"env": {"REGION": "eu"}}
-    assert credential.fields == {"SOME_SECRET": "other-1"}
+    assert credential.extra == {"env": {"AWS_REGION": "eu"}}
+    assert credential.fields == {"SOME_SECRET": "other-1", "DATABASE_URL": "db://u:pw@h"}
 
 
 def test_a_custom_provider_comes_in_with_its_secret_headers(environ: dict[str, str], vault: Vault) -> None:
     entry = {
         "baseUrl": "https://llm.example",
         "apiKey": "$K",
-        "headers": {"X-Team": "plain", "X-Api-Token": "tok-1", "authorization": "Bearer $T"},
+        "headers": {"X-Title": "plain", "X-Api-Token": "tok-1", "authorization": "Bearer $T"},
         "models": [{"id": "m", "headers": {"x-run": "!echo run-1", "x-host-token": "y"}}],
     }
     pi_file(environ, "models", {"providers": {"mine": entry, "other": {"baseUrl": "https://other.example"}}})
@@ -173,7 +176,11 @@ def test_a_custom_provider_comes_in_with_its_secret_headers(environ: dict[str, s
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("x-team", "plain", ""),
+        ("X-Title", "My editor", ""),
+        ("user-agent", "tool/1.0 (linux)", ""),
+        ("x-title", "$TITLE", "x-title"),
+        ("x-title", "!title", "x-title"),
+        ("x-pat", "plain", "x-pat"),
         ("x-team", "$TEAM", "x-team"),
         ("Authorization", "Bearer x", "authorization"),
         ("Key", "x", "header-key"),
@@ -355,3 +362,58 @@ def _replace(credential: Credential, **values: Any) -> Credential:
     import msgspec
 
     return msgspec.structs.replace(credential, **values)
+
+
+# Sources that are not what they should be
+
+
+def test_a_key_command_that_prints_without_an_end_is_ended_with_all_that_it_started(
+    environ: dict[str, str], vault: Vault, tmp_path: Path
+) -> None:
+    pi_file(environ, "auth", {"anthropic": {"type": "api_key", "key": f"!sleep 60 & echo $! > {tmp_path}/pid; yes"}})
+    with pytest.raises(ImpyardError, match="printed more than 64 KiB"):
+        got(environ, "anthropic", vault)
+    assert_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_key_command_that_hangs_is_ended_with_all_that_it_started(
+    environ: dict[str, str], vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pifiles, "COMMAND_LIMIT_S", 0.5)
+    command = f"!sleep 60 & echo $! > {tmp_path}/pid; exec >&-; wait"
+    for key in (command, command.replace(" exec >&-;", "")):
+        pi_file(environ, "auth", {"anthropic": {"type": "api_key", "key": key}})
+        with pytest.raises(ImpyardError, match="took longer"):
+            got(environ, "anthropic", vault)
+        assert_gone(int((tmp_path / "pid").read_text()))
+
+
+def assert_gone(process: int) -> None:
+    stat = Path(f"/proc/{process}/stat")
+    wait_until(lambda: not stat.exists() or stat.read_text().rpartition(") ")[2].startswith("Z"), 5)
+
+
+@pytest.mark.parametrize("key", ["garb\nage", "!echo two; echo lines", "!exit 7"])
+def test_a_source_that_has_turned_to_nothing_usable_leaves_the_stored_one(
+    environ: dict[str, str], vault: Vault, key: str
+) -> None:
+    pi_file(environ, "auth", {"anthropic": {"type": "api_key", "key": "a-good-key-of-old"}})
+    assert follow(vault, "anthropic", environ)
+    pi_file(environ, "auth", {"anthropic": {"type": "api_key", "key": key}})
+    change = follow(vault, "anthropic", environ)
+    assert change is not None and not change.imported and "the stored credential" in change.text
+    assert vault.read().credentials["anthropic"].key == "a-good-key-of-old"
+
+
+def test_a_pipe_in_place_of_a_file_of_pis_is_refused_and_not_waited_for(environ: dict[str, str], vault: Vault) -> None:
+    file = Path(environ["HOME"]) / ".pi/agent/auth.json"
+    os.mkfifo(file)
+    with pytest.raises(ImpyardError, match="no regular file"):
+        available(environ, vault.folder)
+
+
+def test_the_demo_models_account_is_found_whatever_pis_files_are(environ: dict[str, str], vault: Vault) -> None:
+    (Path(environ["HOME"]) / ".pi/agent/auth.json").write_text("{broken")
+    account_key(vault.folder, lambda: None)
+    change = follow(vault, "demo", environ)
+    assert change is not None and change.imported
