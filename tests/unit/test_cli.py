@@ -332,3 +332,13 @@ def test_what_is_no_number_is_said_in_plain_words(
     assert main(args) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert error.startswith("error: ") and said in error and "range" not in error
+
+
+def test_no_command_leaves_a_core_dump_which_could_hold_a_key() -> None:
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20));"
+        "from impyard.runner.__main__ import main; sys.argv[1:] = ['--version']; main();"
+        "print(resource.getrlimit(resource.RLIMIT_CORE))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "(0, 1048576)"
