@@ -1,4 +1,4 @@
-"""What a gateway looks for in the heads of requests: its sentinels, and every real value that the vault has ever held.
+"""What a gateway looks for in the heads of requests: its sentinels, and each credential's real values of late.
 
 It names what is found and where, and makes of a request what may be written down. It must not know mitmproxy, nor
 forward anything.
@@ -25,9 +25,10 @@ logger = logging.getLogger(__name__)
 
 # What was decided before anybody looked for secrets stays the reason: nothing of the policy is known then.
 _STRONGER = frozenset(("canary", "policy-broken", "judge-error"))
-# Values that a credential has had: a login is renewed about once an hour, and a run lasts hours at most.
-_REMEMBERED = 200
-_MASKS = 64
+# Values that a credential has had: a login is renewed about once an hour, and its older tokens are worth nothing then.
+_REMEMBERED = 8
+# For each credential: few entries put it on in different headers.
+_MASKS = 2
 # How old what is known of the vault may be: a look at its file costs as much as a look through 100 kB. What is put on
 # a request is known at once.
 _LOOKED_EVERY_S = 0.1
@@ -50,7 +51,7 @@ class SecretWatch:
         self._known: dict[str, list[Credential]] = {}
         self._clean: Request | None = None  # the last request, and
         self._names = b""  # the last names, in which nothing was found
-        self._masks: dict[tuple[str, ...], Mask] = {}
+        self._masks: dict[str, dict[tuple[str, ...], Mask]] = {}  # by credential
         self._last_mask: tuple[Credential, tuple[str, ...], Mask] | None = None
         self._build()
         self.tripwire()
@@ -128,10 +129,11 @@ class SecretWatch:
         if last is not None and last[0] is credential and last[1] == taken:
             return last[2]
         values = tuple(dict.fromkeys(_words([*credential.secrets().values(), *taken])))
-        if (mask := self._masks.get(values)) is None:
-            if len(self._masks) >= _MASKS:
-                self._masks.clear()
-            mask = self._masks[values] = Mask(value.encode() for value in values)
+        masks = self._masks.setdefault(credential.name, {})
+        if (mask := masks.get(values)) is None:
+            if len(masks) >= _MASKS:
+                del masks[next(iter(masks))]
+            mask = masks[values] = Mask(value.encode() for value in values)
         self._last_mask = credential, taken, mask
         return mask
 
@@ -152,8 +154,8 @@ class SecretWatch:
         real = [credential for known in self._known.values() for credential in known]
         stand_ins = self._sentinels.by_name.values() if self._sentinels is not None else ()
         tripwire, any_case = Tripwire(self._sentinels, real), Tripwire(None, real, any_case=True)
-        secrets = [value for each in (*real, *stand_ins) for value in each.secrets().values()]
-        self._everything = Mask(value.encode() for value in _words(secrets))
+        self._secrets = [value for each in (*real, *stand_ins) for value in each.secrets().values()]
+        self._everything: Mask | None = None  # made when something was found
         self._clean, self._names = None, b""
         self._tripwire, self._any_case = tripwire, any_case
 
@@ -181,6 +183,8 @@ class SecretWatch:
         data = _bytes(text)
         if self._tripwire.look(data, ()) is None and self._any_case.look(data, ()) is None:
             return text
+        if self._everything is None:
+            self._everything = Mask(value.encode() for value in _words(self._secrets))
         data = self._everything.whole(data)
         if self._tripwire.look(data, ()) is None and self._any_case.look(data, ()) is None:
             return data.decode("latin-1")

@@ -7,6 +7,7 @@ is cut into pieces.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
@@ -22,9 +23,12 @@ class Mask:
         forms = {form for value in values if len(value) >= SHORTEST for form in _forms(value)}
         self._needles = Needles(forms) if forms else None
         self._forms = sorted(forms)
-        # What an end must look like that could be a beginning, for a quick no.
-        self._threes = {form[at : at + 3] for form in forms for at in range(len(form) - 2)}
         self._shorter = {form[:length] for form in forms for length in (1, 2)}
+
+    @functools.cached_property
+    def _threes(self) -> set[bytes]:
+        """What an end must look like that could be a beginning, for a quick no; made for the first stream."""
+        return {form[at : at + 3] for form in self._forms for at in range(len(form) - 2)}
 
     def __bool__(self) -> bool:
         """Whether there is anything to mask."""

@@ -6,6 +6,7 @@ Knows nothing of credentials, hosts or requests.
 from __future__ import annotations
 
 import base64
+import functools
 import html
 import json
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,9 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 # "leftmost": 32 patterns in 100 kB take 15 us, where an automaton of all takes 250 us or more. A quarter of that room
 # is left, as with many patterns more of them begin alike.
 _GROUP = 32
+# Of a longer pattern its beginning is searched for, and then compared: what a search weighs is the sum of its patterns,
+# and tokens of some kilobytes come in ten spellings each.
+_LONG = 160
 
 
 class Needles:
@@ -24,15 +28,28 @@ class Needles:
 
     def __init__(self, patterns: Iterable[bytes]) -> None:
         self.patterns: Sequence[bytes] = tuple(dict.fromkeys(patterns))
+        self._beginnings: dict[bytes, list[int]] = {}
+        for number, pattern in enumerate(self.patterns):
+            self._beginnings.setdefault(pattern[:_LONG], []).append(number)
+
+    # Each is made at its first use: some searches need but one of the two, and most find nothing, ever.
+
+    @functools.cached_property
+    def _groups(self) -> list[BytesAhoCorasick]:
         # Alike beginnings in one group make for fewer of them in the others.
-        self._groups = [
-            BytesAhoCorasick(group, matchkind=MatchKind.LeftmostFirst)
-            for group in batched(sorted(self.patterns), _GROUP)
-        ]
-        self._all = BytesAhoCorasick(self.patterns, implementation=Implementation.ContiguousNFA)
+        groups = batched(sorted(self._beginnings), _GROUP)
+        return [BytesAhoCorasick(group, matchkind=MatchKind.LeftmostFirst) for group in groups]
+
+    @functools.cached_property
+    def _all(self) -> BytesAhoCorasick:
+        return BytesAhoCorasick(tuple(self._beginnings), implementation=Implementation.ContiguousNFA)
+
+    @functools.cached_property
+    def _numbers(self) -> list[list[int]]:
+        return list(self._beginnings.values())
 
     def hits(self, data: bytes) -> list[int]:
-        """Where patterns begin, unsorted. One that overlaps another that is told may be left out."""
+        """Where patterns may begin, unsorted. One that overlaps another that is told may be left out."""
         found: list[int] = []
         for group in self._groups:
             if hits := group.find_matches_as_indexes(data):
@@ -41,7 +58,13 @@ class Needles:
 
     def every(self, data: bytes) -> list[tuple[int, int, int]]:
         """Every pattern in `data`, overlapping ones too: its number, where it begins and where it ends."""
-        return self._all.find_matches_as_indexes(data, overlapping=True)
+        found: list[tuple[int, int, int]] = []
+        for beginning, begin, end in self._all.find_matches_as_indexes(data, overlapping=True):
+            for number in self._numbers[beginning]:
+                pattern = self.patterns[number]
+                if len(pattern) == end - begin or data.startswith(pattern, begin):
+                    found.append((number, begin, begin + len(pattern)))
+        return found
 
 
 def spellings(value: str) -> list[str]:

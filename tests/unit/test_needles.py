@@ -1,0 +1,69 @@
+"""Finding many byte strings at once, long ones by their beginnings, and what a watch weighs after many renewals."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from impyard.addon.secretwatch import SecretWatch
+from impyard.addon.vault.credential import Credential
+from impyard.addon.vault.needles import Needles
+from tests.support.fuzz import examples
+
+BEGINNING = b"ab" * 79 + b"a"  # a pattern is compared as a whole from its 161st byte on
+PIECE = st.sampled_from([BEGINNING, BEGINNING[:-2], b"a", b"b", b"ab", b"x", b"aa"])
+TEXT = st.lists(PIECE, min_size=1, max_size=8).map(b"".join)
+
+
+@examples(300)
+@given(st.lists(TEXT, min_size=1, max_size=5), st.lists(TEXT, max_size=6).map(b"".join))
+def test_every_pattern_is_found_wherever_it_is(patterns: list[bytes], data: bytes) -> None:
+    needles = Needles(patterns)
+    found = {(needles.patterns[number], begin, end) for number, begin, end in needles.every(data)}
+    expected = {
+        (pattern, at, at + len(pattern))
+        for pattern in patterns
+        for at in range(len(data))
+        if data.startswith(pattern, at)
+    }
+    assert found == expected
+    assert bool(expected) <= bool(needles.hits(data))
+
+
+def a_token() -> str:
+    parts = [base64.urlsafe_b64encode(os.urandom(size)).decode().rstrip("=") for size in (60, 1500, 256)]
+    return ".".join(parts)
+
+
+def a_login(name: str) -> Credential:
+    return Credential(name=name, kind="oauth", access=a_token(), refresh=a_token()[:200])
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def test_a_watch_does_not_grow_with_each_renewal() -> None:
+    others = {name: a_login(name) for name in ("a", "b")}
+    watch = SecretWatch(None, lambda: others)
+    before = resident_mb()
+    took: list[float] = []
+    tokens: list[str] = []
+    for _ in range(30):
+        login = a_login("c")
+        tokens.append(login.access)
+        started = time.perf_counter()
+        watch.learn(login)
+        watch.tripwire().look(b"nothing", ())
+        took.append(time.perf_counter() - started)
+        stars = watch.mask(login, [login.access]).whole(login.access.encode())
+        assert stars == b"*" * len(login.access)
+        assert login.access not in (watch.clean_text(f"it said {login.access}") or "")
+    assert resident_mb() - before < 40
+    assert sorted(took)[15] < 0.1
+    assert all(watch.tripwire().look(token.encode(), ()) for token in tokens[-5:]), "the latest are still looked for"
