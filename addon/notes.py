@@ -52,6 +52,11 @@ class Notes:
     closed: bool = False
 
     @property
+    def was_refused(self) -> bool:
+        """Whether the gateway itself ended it after its verdict, and said so in a decision or in its answer."""
+        return self.refusal is not None or (self.watch is not None and self.watch.why != "")
+
+    @property
     def max_body(self) -> int | None:
         return self.decision.max_body
 

@@ -73,13 +73,13 @@ class Record:
         return decision, decision_id
 
     def close(self, notes: Notes, status: int | None, error: str | None, *, client_left: bool = False) -> None:
-        """Write the outcome of a forwarded request, once. That of a client who left is not counted as an error."""
+        """Write the outcome of a forwarded request, once. What its client or we ended is no upstream's error."""
         if notes.closed or notes.decision_id is None:
             return
         notes.closed = True
         self._bytes_up += notes.uploaded
         self._bytes_down += notes.downloaded
-        self._upstream_errors += error is not None and not client_left
+        self._upstream_errors += error is not None and not client_left and not notes.was_refused
         ms = round((time.monotonic() - notes.started) * 1000, 1)
         error, redirect = self.clean_text(error), self.clean_text(notes.redirect)
         self._outcomes.write(notes.decision_id, status, notes.uploaded, notes.downloaded, ms, error, redirect)

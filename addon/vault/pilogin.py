@@ -128,17 +128,22 @@ class PiFile:
         """The login of a provider, None where there is none. Raises PiUnusable for a file that is broken."""
         return PiLogin.of(self._read().get(provider))
 
-    def write(self, provider: str, credential: Credential) -> None:
+    def write(self, provider: str, credential: Credential, instead: PiLogin | None) -> None:
         """Put a credential's tokens into the login of a provider; what it does not know of stays. Within `locked`.
 
-        Raises PiUnusable when the file has no such login any more, or cannot be written.
+        instead: the login that was there when they were asked for. Raises PiUnusable when the file has no login any
+        more, or another one, or cannot be written.
         """
         if not self._is_mine():  # it stood still so long that somebody took the lock for abandoned
             self._take(RETAKE_S)
         content = self._read()
         entry = content.get(provider)
-        if PiLogin.of(entry) is None or not isinstance(entry, dict):
+        login = PiLogin.of(entry)
+        if login is None or instead is None or not isinstance(entry, dict):
             raise PiUnusable(f"pi's {self.path} has no login of {provider} any more")
+        if (login.access, login.refresh) != (instead.access, instead.refresh):
+            # Somebody logged in, or renewed it, while the lock was lost or without it.
+            raise PiUnusable(f"pi's {self.path} has another login of {provider} by now")
         tokens: dict[str, Any] = {
             "type": "oauth",
             "access": credential.access,

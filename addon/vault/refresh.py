@@ -190,7 +190,7 @@ class Refresher:
             # Whatever became of the vault: pi must not be left with a refresh token that is spent.
             if login is not None and (after.access, after.refresh) != (credential.access, credential.refresh):
                 try:
-                    pi.write(credential.family, after)
+                    pi.write(credential.family, after, login)
                 except PiUnusable as exc:
                     self._note(f"{exc}: credential {after.name} was renewed without pi, which may have to log in again")
         return self._checked(stored)

@@ -263,6 +263,16 @@ def test_a_websocket_ends_at_a_secret(bed: KeyBed, blind: KeyBed, way: str, kind
     assert speak(blind, "other.test", *FRAMES[way](secret(blind, kind).encode())).endswith(b"done")
 
 
+def test_what_was_refused_is_no_error_of_an_upstream(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> None:
+    with key_bed(tmp_path_factory.mktemp("counted"), pki, *ENTRIES, hosts=HOSTS) as bed:
+        assert post(bed, KEY.encode()).status == 403
+        assert post(bed, b"x" * 100_000 + KEY.encode()).status == 403
+        bed.origin.answers["/pub/x"] = lambda connection, seen: None
+        assert post(bed, b"the control: an answer that does not come").status == 502
+        totals = bed.gateway.stop()
+        assert (totals["allowed"], totals["denied"], totals["upstream_errors"]) == (3, 2, 1)
+
+
 def test_curl_hears_why(bed: KeyBed, blind: KeyBed) -> None:
     def curl(each: KeyBed) -> str:
         with each.gateway.tcp_port() as port:

@@ -31,7 +31,7 @@ def auth(tmp_path: Path) -> Path:
 def write(auth: Path, credential: Credential = OURS) -> dict[str, Any]:
     pi = PiFile(str(auth))
     with pi.locked(1):
-        pi.write("xai", credential)
+        pi.write("xai", credential, pi.login("xai"))
     return dict(json.loads(auth.read_bytes()))
 
 
@@ -193,6 +193,20 @@ def test_what_took_our_lock_for_abandoned_is_not_disturbed(auth: Path) -> None:
     assert lock.stat().st_mtime == 5
 
 
+@pytest.mark.parametrize("lock_is_lost", [True, False])
+def test_a_login_that_came_meanwhile_stays(auth: Path, lock_is_lost: bool) -> None:
+    pi = PiFile(str(auth))
+    newer = json.dumps({"xai": {**ENTRY, "access": "of-another-account", "refresh": "its-refresh"}})
+    with pytest.raises(PiUnusable, match="another login of xai"), pi.locked(1):
+        instead = pi.login("xai")
+        if lock_is_lost:
+            auth.with_name("auth.json.lock").rmdir()
+        auth.write_text(newer)
+        pi.write("xai", OURS, instead)
+    assert auth.read_text() == newer
+    assert write(auth)["xai"]["access"] == "our-access"
+
+
 def test_a_lost_lock_is_taken_again_before_anything_is_written(auth: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("impyard.addon.vault.pilogin.RETAKE_S", 0.1)
     lock, pi = auth.with_name("auth.json.lock"), PiFile(str(auth))
@@ -201,12 +215,12 @@ def test_a_lost_lock_is_taken_again_before_anything_is_written(auth: Path, monke
         lock.rmdir()
         lock.mkdir()
         os.utime(lock, (time.time() - 3, time.time() - 3))
-        pi.write("xai", OURS)
+        pi.write("xai", OURS, pi.login("xai"))
     assert auth.read_bytes() == content
     lock.rmdir()
     with pi.locked(1):
         lock.rmdir()
-        pi.write("xai", OURS)
+        pi.write("xai", OURS, pi.login("xai"))
     assert json.loads(auth.read_bytes())["xai"]["access"] == "our-access"
     assert not lock.exists()
 
