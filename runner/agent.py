@@ -27,7 +27,8 @@ from impyard.runner.keysources import (
     literal,
     read_object,
 )
-from impyard.runner.plainpi import Header, Plain, check_address, is_model, plain_extra, plain_provider
+from impyard.runner.plainpi import Header, Plain, check_address, plain_extra, plain_provider
+from impyard.runner.plainvalues import is_model
 
 DEMO_HOST = "demo-model.impyard.internal"
 NO_KEY = "none"  # without any, pi would not even ask

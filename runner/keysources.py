@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,7 +25,14 @@ from impyard.runner.pifiles import (
     read_object,
     resolve_template,
 )
-from impyard.runner.pikeys import custom_credential, has_secrets, key_credential, login_credential, login_expires
+from impyard.runner.pikeys import (
+    custom_credential,
+    has_secrets,
+    key_credential,
+    login_credential,
+    login_expires,
+    with_headers,
+)
 
 __all__ = [
     "KEY_VARIABLES",
@@ -232,15 +240,26 @@ def _logins(environ: Mapping[str, str]) -> list[Found]:
     for name, entry in read_object(file).items():
         if isinstance(entry, dict) and name != DEMO:
             expires = login_expires(entry) if entry.get("type") == "oauth" else 0
-            found.append(Found(name, "pi", str(file), partial(login_credential, name, entry, environ, file), expires))
+            found.append(Found(name, "pi", str(file), partial(_login, name, entry, environ, file), expires))
     return found
+
+
+def _login(name: str, entry: Mapping[str, Any], environ: Mapping[str, str], file: Path) -> Credential:
+    """A login, with the headers that models.json has for its provider."""
+    login = login_credential(name, entry, environ, file)
+    own = custom_providers(environ).get(name)
+    return with_headers(login, own, environ, agent_folder(environ) / "models.json") if isinstance(own, dict) else login
 
 
 def _custom(environ: Mapping[str, str]) -> list[Found]:
     """The providers of pi's models.json that have a key or secret headers of their own."""
     file = agent_folder(environ) / "models.json"
+
+    def variable(name: str) -> str:
+        return next((environ[each] for each in KEY_VARIABLES.get(name, ()) if environ.get(each)), "")
+
     return [
-        Found(name, "models", str(file), partial(custom_credential, name, entry, environ, file))
+        Found(name, "models", str(file), partial(custom_credential, name, entry, environ, file, variable(name)))
         for name, entry in custom_providers(environ).items()
         if isinstance(entry, dict) and has_secrets(entry) and name != DEMO
     ]

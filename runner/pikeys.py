@@ -18,6 +18,7 @@ from impyard.addon.vault.oauth import codex_account
 from impyard.addon.vault.store import fault_of_value
 from impyard.runner.pifiles import RESERVED_FIELDS, resolve_template, template_variables
 from impyard.runner.plainpi import plain_extra, plain_provider
+from impyard.runner.plainvalues import is_model
 
 _NO_EXTRA = ("type", "key", "access", "refresh", "expires", "accountId", "env")
 
@@ -62,10 +63,20 @@ def login_credential(name: str, entry: Mapping[str, Any], environ: Mapping[str, 
     return msgspec.structs.replace(login, extra=extra, fields=_fields(secret, login))
 
 
-def custom_credential(name: str, entry: Mapping[str, Any], environ: Mapping[str, str], file: Path) -> Credential:
-    """A provider of models.json. Raises ImpyardError when its key or a header cannot be resolved."""
-    where = f"{file}: {name}"
-    key = resolve_template(text, {}, environ, where) if (text := _text(entry, "apiKey")) else ""
+def custom_credential(
+    name: str, entry: Mapping[str, Any], environ: Mapping[str, str], file: Path, variable: str = ""
+) -> Credential:
+    """A provider of models.json, with the key of a variable where the entry has none. Raises ImpyardError when its key
+    or a header cannot be resolved."""
+    key = resolve_template(text, {}, environ, f"{file}: {name}") if (text := _text(entry, "apiKey")) else variable
+    return with_headers(key_credential(name, key, "models"), entry, environ, file)
+
+
+def with_headers(
+    credential: Credential, entry: Mapping[str, Any], environ: Mapping[str, str], file: Path
+) -> Credential:
+    """The credential with the secret headers that its provider has in models.json."""
+    where = f"{file}: {credential.name}"
     fields: dict[str, str] = {}
     for header in plain_provider(entry).headers:
         value = resolve_template(header.template, {}, environ, where)
@@ -76,7 +87,7 @@ def custom_credential(name: str, entry: Mapping[str, Any], environ: Mapping[str,
         bare = value.partition(" ")[2].strip()  # `Bearer …`: the token alone is a secret too
         if bare:
             fields[f"{header.named}.bare"] = bare
-    return msgspec.structs.replace(key_credential(name, key, "models"), fields=fields)
+    return msgspec.structs.replace(credential, fields={**credential.fields, **fields})
 
 
 def has_secrets(entry: Mapping[str, Any]) -> bool:
@@ -88,10 +99,17 @@ def _fields(secret: Mapping[str, Any], login: Credential) -> dict[str, str]:
     """What else is secret in an entry of pi's, as fields: watched like the key, as far as a header could carry it."""
     known = set(login.secrets().values())
     return {
-        f"own-{name}" if name in RESERVED_FIELDS else name: value
-        for name, value in secret.items()
+        _field_name(name, number): value
+        for number, (name, value) in enumerate(secret.items())
         if isinstance(value, str) and value not in known and not fault_of_value(value)
     }
+
+
+def _field_name(name: str, number: int) -> str:
+    """A name that may be shown: one that is none may be a secret itself."""
+    if not is_model(name) or not name[0].isalpha():
+        return f"own-{number}"
+    return f"own-{name}" if name in RESERVED_FIELDS else name
 
 
 def login_expires(entry: Mapping[str, Any]) -> int:

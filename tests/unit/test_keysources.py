@@ -193,6 +193,18 @@ def test_a_header_is_a_field_when_it_holds_a_secret(name: str, value: object, ex
     assert header_field(name, value) == expected
 
 
+def test_the_headers_of_models_json_come_with_a_key_from_elsewhere(environ: dict[str, str], vault: Vault) -> None:
+    override = {"m": {"headers": {"x-pat": "pat-1"}}}
+    pi_file(environ, "models", {"providers": {"openai": {"headers": {"x-team": "t-1"}, "modelOverrides": override}}})
+    fields = {"x-team": "t-1", "x-pat": "pat-1"}
+    environ["OPENAI_API_KEY"] = "from-variable"
+    credential = got(environ, "openai", vault)
+    assert (credential.key, credential.fields) == ("from-variable", fields)
+    pi_file(environ, "auth", {"openai": {"type": "api_key", "key": "from-login"}})
+    credential = got(environ, "openai", vault)
+    assert (credential.key, credential.fields) == ("from-login", fields)
+
+
 @pytest.mark.parametrize(
     ("variable", "name"),
     [

@@ -32,7 +32,7 @@ PLAIN: dict[str, Any] = {
             "reasoning": True,
             "thinkingLevelMap": {"high": "hard", "max": None},
             "input": ["text", "image"],
-            "cost": {"input": 3, "output": 15.5, "cacheRead": 0, "cacheWrite": 0, "tiers": [{"inputTokensAbove": 1}]},
+            "cost": {"input": 3, "output": 15.5, "cacheRead": 0, "cacheWrite": 0},
             "contextWindow": 200000,
             "maxTokens": 8000,
             "samplingParams": {"temperature": 0.2, "stop": ["END"]},
@@ -53,10 +53,14 @@ def test_what_pi_documents_comes_through_as_it_is() -> None:
     [
         ({"token": SECRET}, "token"),
         ({"name": SECRET + "\n"}, "name"),
-        ({"compat": {"chatTemplateKwargs": {"password": "x"}}}, "compat"),
-        ({"compat": {"openRouterRouting": {"only": [SECRET * 2]}}}, "compat"),
-        ({"models": [{"id": "m", "samplingParams": {"user": "sk-" + SECRET}}]}, "models.0.samplingParams"),
+        ({"compat": {"chatTemplateKwargs": {"password": "x"}}}, "compat.chatTemplateKwargs.password"),
+        ({"compat": {"openRouterRouting": {"only": [SECRET * 2]}}}, "compat.openRouterRouting.only"),
+        ({"models": [{"id": "m", "samplingParams": {"user": "sk-" + SECRET}}]}, "models.0.samplingParams.user"),
         ({"modelOverrides": {"m": {"unknown": 1}}}, "modelOverrides.m.unknown"),
+        ({"modelOverrides": {"m": {"cost": {"input": "pw-1"}}}}, "modelOverrides.m.cost.input"),
+        ({"compat": {"unheardOf": "pw-1"}}, "compat.unheardOf"),
+        ({"models": [{"id": "m", "samplingParams": {"user": "pw-1"}}]}, "models.0.samplingParams.user"),
+        ({SECRET: 1}, "…"),
     ],
 )
 def test_what_may_be_a_secret_is_left_out_and_named(change: dict[str, Any], left_out: str) -> None:
