@@ -6,109 +6,160 @@ take out, and None when a secret is there that cannot be taken out for sure.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
+from typing import Protocol
+
+import re2
 
 from impyard.runner.gitsettings import plain_value
 
-_URL_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^\s/]+)@")
-_VALUE_USER = re.compile(r"\A([A-Za-z][A-Za-z0-9+.-]*://)([^/]+)@")  # with blanks in it
-_REFERENCE = re.compile(r"\$\{?\w+\}?")
-_TOKEN = re.compile(r"[A-Za-z0-9_.%~-]{20,}|(?:gh[a-z]|glpat|npm|pypi|hf)[_-].+")
-_HEADING = r'\[(?:"(?:\\.|[^"\\\n])*"|[^\]"\n])*\]'
-_GIT_FILE = re.compile(
-    r"(?im)^[ \t]*\[(?:core|remote|branch|http|credential|url|include|includeif|submodule|lfs|user)\b"
-)
+
+class Groups(Protocol):
+    """What a match of an expression holds."""
+
+    def __getitem__(self, group: int, /) -> bytes: ...
+
+
+def linear(pattern: bytes) -> re2._Regexp:
+    """An expression of RE2 over bytes as they are. An agent may have written the file that it looks at: whatever that
+    holds, one search takes time in proportion to its length."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    return re2.compile(pattern, options)
+
+
+_URL_USER = linear(rb"([A-Za-z][A-Za-z0-9+.-]*://)([^\s/]+)@")
+_VALUE_USER = linear(rb"\A([A-Za-z][A-Za-z0-9+.-]*://)([^/]+)@")  # with blanks in it
+_REFERENCE = linear(rb"\$\{?\w+\}?")
+_TOKEN = linear(rb"[A-Za-z0-9_.%~-]{20,}|(?:gh[a-z]|glpat|npm|pypi|hf)[_-].+")
+_HEADING = rb'\[(?:"(?:\\.|[^"\\\n])*"|[^\]"\n])*\]'
+_GIT_FILE = linear(rb"(?im)^[ \t]*\[(?:core|remote|branch|http|credential|url|include|includeif|submodule|lfs|user)\b")
 # A setting with the lines that a backslash joins to it; commented ones too.
-_SETTING = re.compile(
-    rf"^([ \t#;]*(?:{_HEADING}[ \t]*)?)([A-Za-z][A-Za-z0-9-]*)([ \t]*=)((?:[^\\\n]|\\\r?\n|\\.|\\\Z)*)", re.MULTILINE
+_SETTING = linear(
+    rb"(?m)^([ \t#;]*(?:" + _HEADING + rb"[ \t]*)?)([A-Za-z][A-Za-z0-9-]*)([ \t]*=)"
+    rb"((?:[^\\\n]|\\\r?\n|\\[^\n]|\\\z)*)"
 )
-_SECRET_KEY = re.compile(r"(?:(?<!ask)pass|passw(?:or)?d|token|secret|api-?key|privatekey)$", re.IGNORECASE)
-_SECRET_HEADER = re.compile(r"[^:]*(?:auth|token|cookie|key|secret|pass)[^:]*:", re.IGNORECASE)
-_SAID_PASSWORD = re.compile(r"password=(?!\s*[\"']?\$)\S")
-_NPM = re.compile(
-    r"^([ \t]*[\"']?(?:[^\s=#;]*:)?_(?:authToken|auth|password)(?:\[\])?[\"']?)(?:[ \t]*=[ \t]*|[ \t]+)([^\r\n]*)",
-    re.MULTILINE,
+_STORE = linear(rb"\bstore\b")
+_STORE_FILE = linear(rb"--file[= ]\s*['\"]?([^\s'\"]+)")
+_WRITING = linear(rb'(?:\\\r?\n|["\\])+')
+_AUTHORIZATION = linear(rb"(?i)extraheader\s*=\s*(?:proxy-)?authorization")
+_SECRET_KEY = linear(rb"(?i)(?:pass|passw(?:or)?d|token|secret|api-?key|privatekey)\z")
+_SECRET_HEADER = linear(rb"(?i)\A[^:]*(?:auth|token|cookie|key|secret|pass)[^:]*:")
+_SAID_PASSWORD = linear(rb"password=(?:[^\s\"'$]|[\"'](?:[^$]|\z))")
+_NPM = linear(
+    rb"(?m)^([ \t]*[\"']?(?:[^\s=#;]*:)?_(?:authToken|auth|password)(?:\[\])?[\"']?)"
+    rb"(?:[ \t]*=[ \t]*|[ \t]+)([^\r\n]*)"
 )
-_NPM_KEY = re.compile(r"^([ \t]*[\"']?[^\s=#;]*\bkey[\"']?)[ \t]*=[^\r\n]*PRIVATE KEY[^\r\n]*", re.MULTILINE)
-_YARN = re.compile(
-    r"(\bnpmAuth(?:Token|Ident)[\"']?[ \t]*:[ \t]*)(\"[^\"\n]*\"|'[^'\n]*'|[^\s,}#][^,}#\r\n]*|(?=\s*$))", re.MULTILINE
-)
+_NPM_KEY = linear(rb"(?m)^([ \t]*[\"']?[^\s=#;]*\bkey[\"']?)[ \t]*=[^\r\n]*PRIVATE KEY[^\r\n]*")
+_YARN = linear(rb"(?m)(\bnpmAuth(?:Token|Ident)[\"']?[ \t]*:[ \t]*)(\"[^\"\n]*\"|'[^'\n]*'|[^\s,}#][^,}#\r\n]*|)")
+_PASSWORD = linear(rb"(?im)^([ \t]*[\w.-]*passw(?:or)?d[ \t]*=)[^\n]*")
 
 
 def git_settings(text: str) -> str | None:
     """git's settings (git-config(1), "Syntax") without what logs in: users in URLs, headers with authorization,
     passwords, and programs that say one. Text that is no settings of git is returned as it is."""
-    if not _GIT_FILE.search(text):
+    data = _bytes(text)
+    if not _GIT_FILE.search(data):
         return text
-    clean = _SETTING.sub(_git_setting, _without_users(text))
-    plain = re.sub(r'\\\r?\n|["\\]', "", clean)  # whatever way it is written
-    if _without_users(plain) != plain or re.search(r"(?i)extraheader\s*=\s*(?:proxy-)?authorization", plain):
+    clean = _replaced(_SETTING, _git_setting, _without_users(data))
+    plain = _replaced(_WRITING, lambda _: b"", clean)  # whatever way it is written
+    if _without_users(plain) != plain or _AUTHORIZATION.search(plain):
         return None
-    return clean
+    return _text(clean)
 
 
 def git_stores(text: str) -> list[str]:
     """The files in which git's settings have a helper keep passwords."""
     found = []
-    for _, key, _, raw in _SETTING.findall(text):
-        value = plain_value(raw.lstrip())
-        if key.lower() == "helper" and re.search(r"\bstore\b", value):
-            found += re.findall(r"--file[= ]\s*['\"]?([^\s'\"]+)", value)
+    for one in _SETTING.finditer(_bytes(text)):
+        value = _plain(one[4]) if one[2].lower() == b"helper" else b""
+        if _STORE.search(value):
+            found += [_text(file[1]) for file in _STORE_FILE.finditer(value)]
     return found
 
 
 def npm_settings(text: str) -> str | None:
     """npm's settings, and yarn's older ones, without tokens and passwords; references to variables stay."""
-    text = _NPM.sub(
-        lambda found: found[0] if _is_reference(found[2]) else f"; {found[1].strip()} kept from the box", text
-    )
-    return _without_users(_NPM_KEY.sub(lambda found: f"; {found[1].strip()} kept from the box", text))
+    data = _replaced(_NPM, lambda found: found[0] if _is_reference(found[2]) else _kept(found), _bytes(text))
+    return _text(_without_users(_replaced(_NPM_KEY, _kept, data)))
 
 
 def yarn_settings(text: str) -> str | None:
     """yarn's settings without its tokens."""
-    clean = _YARN.sub(lambda found: found[0] if _is_reference(found[2]) else f'{found[1]}""', text)
-    if any(value[:1] in {"", ">", "|", "&", "*", "!"} for _, value in _YARN.findall(text)):
+    data = _bytes(text)
+    if any(found[2][:1] in {b"", b">", b"|", b"&", b"*", b"!"} for found in _YARN.finditer(data)):
         return None  # the value stands elsewhere
-    return _without_users(clean)
+    clean = _replaced(_YARN, lambda found: found[0] if _is_reference(found[2]) else found[1] + b'""', data)
+    return _text(_without_users(clean))
 
 
 def urls(text: str) -> str | None:
     """Any text, without the passwords in URLs."""
-    return _without_users(text)
+    return _text(_without_users(_bytes(text)))
 
 
-def _without_users(text: str) -> str:
-    return _URL_USER.sub(_without_user, text)
+def passwords(text: str) -> str | None:
+    """Lines of settings without the passwords in them, and in URLs."""
+    return _text(_without_users(_replaced(_PASSWORD, lambda found: found[1], _bytes(text))))
 
 
-def _without_user(found: re.Match[str]) -> str:
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _plain(raw: bytes) -> bytes:
+    return _bytes(plain_value(_text(raw).lstrip()))
+
+
+def _replaced(pattern: re2._Regexp, change: Callable[[Groups], bytes], data: bytes) -> bytes:
+    parts: list[bytes] = []
+    end = 0
+    for found in pattern.finditer(data):
+        parts += [data[end : found.start()], change(found)]
+        end = found.end()
+    return b"".join([*parts, data[end:]])
+
+
+def _kept(found: Groups) -> bytes:
+    return b"; " + found[1].strip() + b" kept from the box"
+
+
+def _without_users(data: bytes) -> bytes:
+    return _replaced(_URL_USER, _without_user, data)
+
+
+def _without_user(found: Groups) -> bytes:
     scheme, user = found[1], found[2]
-    name, _, password = user.strip("\"'").partition(":")
+    name, _, password = user.strip(b"\"'").partition(b":")
     if password and not _is_reference(password):
         # Over ssh the name is whom to be there; elsewhere it may be the secret itself.
-        return f"{scheme}{name}@" if "ssh" in scheme.lower() else scheme
+        return scheme + name + b"@" if b"ssh" in scheme.lower() else scheme
     return scheme if _TOKEN.fullmatch(name) and not _is_reference(name) else found[0]
 
 
-def _is_reference(value: str) -> bool:
-    return not value.strip("\"' \t") or _REFERENCE.fullmatch(value.strip("\"' \t")) is not None
+def _is_reference(value: bytes) -> bool:
+    value = value.strip(b"\"' \t")
+    return not value or _REFERENCE.fullmatch(value) is not None
 
 
-def _git_setting(found: re.Match[str]) -> str:
-    head, key, equals, raw = found.groups()
-    value = plain_value(raw.lstrip())
+def _git_setting(found: Groups) -> bytes:
+    head, key, equals, raw = found[1], found[2], found[3], found[4]
+    value = _plain(raw)
     name = key.lower()
     if (
-        (name == "extraheader" and _SECRET_HEADER.match(value))
-        or (name == "helper" and _SAID_PASSWORD.search(value))
-        or (_SECRET_KEY.search(name) and value)
+        (name == b"extraheader" and _SECRET_HEADER.match(value))
+        or (name == b"helper" and _SAID_PASSWORD.search(value))
+        or (_SECRET_KEY.search(name) and not name.endswith(b"askpass") and value)
     ):
-        return f"{head}{key}{equals}"
-    clean = _VALUE_USER.sub(_without_user, _without_users(value))
+        return head + key + equals
+    clean = _replaced(_VALUE_USER, _without_user, _without_users(value))
     if clean == value:
         return found[0]
-    quoted = (
-        clean.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t").replace("\b", "\\b")
-    )
-    return f'{head}{key}{equals} "{quoted}"'
+    for char, written in ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\t", b"\\t"), (b"\b", b"\\b")):
+        clean = clean.replace(char, written)
+    return head + key + equals + b' "' + clean + b'"'

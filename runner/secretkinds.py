@@ -8,11 +8,11 @@ instead (secretclean.py).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from impyard.runner import secretclean
+from impyard.runner.secretclean import linear
 
 # What is looked at of a file; keys and logins are shorter.
 HEAD_BYTES = 64 * 1024
@@ -59,20 +59,22 @@ def suspect(name: str, folder: str) -> Suspect | None:
 
 # -- looks: the kind of secret in a file's first bytes, "" for none ----------------------------------------------------
 
-_BLOCK = rb"-----? ?BEGIN [A-Z0-9 ]*PRIVATE KEY|AGE-SECRET-KEY-1|PuTTY-User-Key-File-"
-_RAW_KEY = rb"\s*[0-9A-Za-z+/_=-]{32,512}\s*\Z"
-_WORD = rb"\s*[!-~]{8,4096}\s*\Z"
+_BLOCK = linear(rb"-----? ?BEGIN [A-Z0-9 ]*PRIVATE KEY|AGE-SECRET-KEY-1|PuTTY-User-Key-File-")
+_RAW_KEY = linear(rb"[0-9A-Za-z+/_=-]+")
+_WORD = linear(rb"[!-~]+")
 # SEQUENCE, version 0 or 1, then an algorithm, a number or the key itself; a certificate has a SEQUENCE first.
-_DER_KEY = rb"(?s)\x30(?:[\x00-\x7f]|\x81.|\x82..)\x02\x01[\x00\x01][\x30\x02\x04]"
-_GPG_SECRET = rb"[\x94-\x97\xc5]"  # tag 5 of RFC 9580, as old and as new formats write it
-_SECRET_NAME = rb"(?:pass(?:word|wd|phrase)?|secret|token|api_?key|access_?key|private_?key|auth|credentials?)"
-_ASSIGNED = (
+_DER_KEY = linear(rb"(?s)\x30(?:[\x00-\x7f]|\x81.|\x82..)\x02\x01[\x00\x01][\x30\x02\x04]")
+_GPG_SECRET = b"\x94\x95\x96\x97\xc5"  # tag 5 of RFC 9580, as old and as new formats write it
+_SECRET_NAME = rb"(?:pass(?:word|wd|phrase)?|secret|token|api[_-]?key|access_?key|private_?key|auth|credentials?)"
+_ASSIGNED = linear(
     rb"(?im)^[ \t]*(?:-[ \t]+)?(?:export[ \t]+)?[\"']?[\w.-]*" + _SECRET_NAME + rb"[\w.-]*[\"']?[ \t]*[:=][ \t]*"
-    rb"[\"']?(?![$<{%*\"'\s]|ENC\[|(?:var|local|data)\.|(?:true|false|null|none)\b)[^\s\"'#]{6,}"
+    rb"[\"']?([^\s\"'#]{6,})"
 )
-_KUBE = rb"(?m)^[ \t-]*(?:token|password|client-key-data|id-token|refresh-token):[ \t]*[^\s\"']"
-_OVPN = rb"<(?:key|secret|tls-auth|tls-crypt(?:-v2)?|auth-user-pass|pkcs12)>|OpenVPN Static key"
-_WIREGUARD = rb"(?im)^[ \t]*(?:PrivateKey|PresharedKey)[ \t]*=[ \t]*[A-Za-z0-9+/]{43}="
+_NO_VALUE = linear(rb"(?i)[$<{%*]|ENC\[|(?:var|local|data)\.|(?:true|false|null|none)\b")
+_KUBE = linear(rb"(?m)^[ \t-]*(?:token|password|client-key-data|id-token|refresh-token):[ \t]*[^\s\"']")
+_OVPN = linear(rb"<(?:key|secret|tls-auth|tls-crypt(?:-v2)?|auth-user-pass|pkcs12)>|OpenVPN Static key")
+_WIREGUARD = linear(rb"(?im)^[ \t]*(?:PrivateKey|PresharedKey)[ \t]*=[ \t]*[A-Za-z0-9+/]{43}=")
+_ACCOUNT_KEY = linear(rb'"private_key"\s*:\s*"-----BEGIN')
 _JSON_MARKS = (
     b"PRIVATE KEY",
     b"client_secret",
@@ -94,41 +96,41 @@ def _says(data: bytes, marks: tuple[bytes, ...]) -> bool:
 
 
 def _key(data: bytes) -> str:
-    if data[:1] == b"\x30" and re.match(_DER_KEY, data):
+    if data[:1] == b"\x30" and _DER_KEY.match(data[:16]):
         return PRIVATE_KEY
     if b"\0" in data[:64]:
         data = data.replace(b"\0", b"")  # text of 16 bits, as a Windows shell writes it
-    return PRIVATE_KEY if _says(data, _KEY_MARKS) and re.search(_BLOCK, data) else ""
+    return PRIVATE_KEY if _says(data, _KEY_MARKS) and _BLOCK.search(data) else ""
 
 
 def _key_file(data: bytes) -> str:
-    return _key(data) or (PRIVATE_KEY if re.match(_RAW_KEY, data) else "")
+    return _key(data) or (PRIVATE_KEY if 32 <= len(raw := data.strip()) <= 512 and _RAW_KEY.fullmatch(raw) else "")
 
 
 def _gpg(data: bytes) -> str:
-    return "gpg secret key" if re.match(_GPG_SECRET, data) else _key(data)
+    return "gpg secret key" if data[:1] and data[:1] in _GPG_SECRET else _key(data)
 
 
 def _assignments(data: bytes) -> str:
-    return "secrets in settings" if re.search(_ASSIGNED, data) else ""
+    return "secrets in settings" if any(not _NO_VALUE.match(one[1]) for one in _ASSIGNED.finditer(data)) else ""
 
 
 def _word(data: bytes) -> str:
-    return "token or password" if re.match(_WORD, data) else ""
+    return "token or password" if 8 <= len(word := data.strip()) <= 4096 and _WORD.fullmatch(word) else ""
 
 
 def _plain_config(data: bytes) -> str:
     if b"aws_secret_access_key" in data:
         return "AWS credentials"
-    return "cluster login" if b"kind: Config" in data and re.search(_KUBE, data) else ""
+    return "cluster login" if b"kind: Config" in data and _KUBE.search(data) else ""
 
 
 def _kube(data: bytes) -> str:
-    return "cluster login" if re.search(_KUBE, data) else ""
+    return "cluster login" if _KUBE.search(data) else ""
 
 
 def _conf(data: bytes) -> str:
-    if _says(data, _VPN_MARKS) and (re.search(_WIREGUARD, data) or re.search(_OVPN, data)):
+    if _says(data, _VPN_MARKS) and (_WIREGUARD.search(data) or _OVPN.search(data)):
         return "VPN key"
     return _key(data)
 
@@ -138,8 +140,8 @@ def _json(data: bytes) -> str:
         return ""
     content = _object(data)
     if content is None:  # broken, or longer than what was read
-        return "service account" if re.search(rb'"private_key"\s*:\s*"-----BEGIN', data[:4096]) else ""
-    if "PRIVATE KEY" in str(content.get("private_key", "")):
+        return "service account" if _ACCOUNT_KEY.search(data) else ""
+    if isinstance(key := content.get("private_key"), str) and "PRIVATE KEY" in key:
         return "service account" if content.get("type") == "service_account" else PRIVATE_KEY
     inner = next((content[name] for name in ("installed", "web") if isinstance(content.get(name), dict)), content)
     if any(isinstance(inner.get(name), str) and inner[name] for name in ("client_secret", "refresh_token")):

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.gitsettings import MAX_SETTINGS_BYTES, named_paths
+from impyard.runner.gitsettings import named_paths
 from impyard.runner.project import check_mountable
 from impyard.runner.secretclean import git_stores
 from impyard.runner.secretkinds import ENVIRONMENT, HEAD_BYTES, PACKAGES, Suspect, is_env, suspect
@@ -27,6 +26,7 @@ CHANNEL = "socket or pipe"
 RECORDED = 1000  # in a receipt
 NOTED = 5  # so many are named before a run; the receipt has all
 MAX_INCLUDED = 32
+MAX_CLEANED_BYTES = 256 * 1024  # of settings; longer ones are covered
 MAX_INDEX_BYTES = 64 * 1024**2
 
 
@@ -205,7 +205,7 @@ def _look(path: str, look: Suspect, roots: Sequence[Path], *, is_link: bool = Fa
         if not is_link:
             yield Found(Path(path), look.kind)
         return
-    limit = MAX_SETTINGS_BYTES + 1 if look.clean else HEAD_BYTES
+    limit = MAX_CLEANED_BYTES + 1 if look.clean else HEAD_BYTES
     try:
         data = _head(path, limit)
     except FileNotFoundError:
@@ -222,7 +222,7 @@ def _look(path: str, look: Suspect, roots: Sequence[Path], *, is_link: bool = Fa
 
 def _cleaned(path: Path, data: bytes, look: Suspect, roots: Sequence[Path]) -> Iterator[Found]:
     text = data.decode("utf-8", "surrogateescape")
-    clean = look.clean(text) if look.clean is not None and len(data) <= MAX_SETTINGS_BYTES else None
+    clean = look.clean(text) if look.clean is not None and len(data) <= MAX_CLEANED_BYTES else None
     if clean is None:
         yield Found(path, look.kind)
     elif clean != text:
@@ -233,10 +233,11 @@ def _cleaned(path: Path, data: bytes, look: Suspect, roots: Sequence[Path]) -> I
 
 def _named_by_git(path: Path, text: str, look: Suspect, roots: Sequence[Path]) -> Iterator[Found]:
     """The files with passwords that git's settings name, and those with more settings."""
-    if not re.search(r"(?im)\binclude|\bstore\b", text):
+    lower = text.lower()
+    if "include" not in lower and "store" not in lower:
         return
     top = path.parent.parent  # of the checkout, where git runs
-    for name in git_stores(text):
+    for name in list(dict.fromkeys(git_stores(text)))[:MAX_INCLUDED]:
         for place in {top / os.path.expanduser(name), path.parent / os.path.expanduser(name)}:
             if (target := _target(str(place), roots)) is not None:
                 yield Found(target, "login")

@@ -7,18 +7,21 @@ a name like `password`; a measure of randomness would find every hash.
 
 from __future__ import annotations
 
+import itertools
 import os
-import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import re2
 
+from impyard.runner.secretclean import linear
 from impyard.runner.secretkinds import PACKAGES
 
 MAX_FILE_BYTES = 1024 * 1024  # longer ones are data
 MAX_FILES = 200_000
+# In one file. Each may be looked for to the file's end, so that a file of nothing else would take forever.
+MAX_HITS = 100
 # What is in git's objects is compressed, and was committed; a file of them is not for reading.
 UNREAD = frozenset({"objects", "lfs", "index"})
 
@@ -59,10 +62,11 @@ _KINDS = {
 # In linear time, and in one pass: RE2, as for the policy.
 _SEARCH = "|".join(f"({pattern})" for pattern in _KINDS.values())
 _NAMES = tuple(_KINDS)
-_PLACEHOLDER = re.compile(
+_PLACEHOLDER = linear(
     rb"(?i)example|placeholder|changeme|change_me|your[_-]|xxxx|dummy|\*\*\*|\.\.\.|redacted|:(?:pass(?:word|wd)?|secret)@"
 )
 _NEED_DIGIT = {"password or key"}
+_DIGIT, _LETTER = linear(rb"[0-9][^=:]*\z"), linear(rb"[A-Za-z][^=:]*\z")
 
 
 class Spot(NamedTuple):
@@ -84,7 +88,7 @@ class Search(NamedTuple):
 def search(root: Path, kept: Collection[Path]) -> Search:
     """The secrets in the files below `root`, but for `kept`, which the box does not see, runs/ and installed packages.
     Folders and files that cannot be read are passed over."""
-    pattern = re2.compile(_SEARCH.encode(), _options())
+    pattern = linear(_SEARCH.encode())
     spots: list[Spot] = []
     count = 0
     for path in _files(root, {str(path) for path in kept}):
@@ -92,27 +96,23 @@ def search(root: Path, kept: Collection[Path]) -> Search:
             return Search(spots, count, False)
         count += 1
         data = _text(path)
-        for kind, start in _hits(pattern, data):
-            spots.append(Spot(Path(path), data.count(b"\n", 0, start) + 1, kind))
+        spots += [Spot(Path(path), line, kind) for kind, line in _hits(pattern, data)]
     return Search(sorted(set(spots)), count, True)
 
 
-def _options() -> re2.Options:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # bytes as they are
-    options.log_errors = False
-    return options
-
-
 def _hits(pattern: re2._Regexp, data: bytes) -> Iterator[tuple[str, int]]:
-    for found in pattern.finditer(data):
+    """Each find's kind and line."""
+    line, end = 1, 0
+    for found in itertools.islice(pattern.finditer(data), MAX_HITS):
         kind = _NAMES[found.lastindex - 1]
         text = found[0]
-        if re.search(_PLACEHOLDER, text) or (kind != "private key" and len(set(text)) < 10):
+        line += data.count(b"\n", end, found.start())
+        end = found.start()
+        if _PLACEHOLDER.search(text) or (kind != "private key" and len(set(text)) < 10):
             continue
-        if kind in _NEED_DIGIT and not (re.search(rb"[0-9][^=:]*\Z", text) and re.search(rb"[A-Za-z][^=:]*\Z", text)):
+        if kind in _NEED_DIGIT and not (_DIGIT.search(text) and _LETTER.search(text)):
             continue  # a word, not a password
-        yield kind, found.start()
+        yield kind, line
 
 
 def _files(root: Path, kept: Collection[str]) -> Iterator[str]:
