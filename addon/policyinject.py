@@ -63,6 +63,7 @@ class _Read:
     env: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     over_http: bool = False
+    also: tuple[str, ...] = ()
     sets_env: Node | None = field(default=None)
 
 
@@ -83,7 +84,7 @@ def read_inject(nodes: Nodes, node: Node, leg: Leg, homes: Homes) -> Inject | No
     if found.credential is None or len(nodes.faults) > known:
         return None
     homes.take(nodes, node, found.credential, found.env, found.files)
-    return Inject(found.credential, found.variants, nodes.at(node), found.over_http, found.env, found.files)
+    return Inject(found.credential, found.variants, nodes.at(node), found.over_http, found.env, found.files, found.also)
 
 
 def read_sentinels(nodes: Nodes, node: Node) -> bool:
@@ -106,7 +107,7 @@ def _by_name(nodes: Nodes, node: Node, leg: Leg) -> _Read:
             f'{{credential: {name}, headers: {{authorization: "Bearer {{key}}"}}}}',
         )
         return _Read(name)
-    return _Read(name, ready.variants, ready.env, ready.files)
+    return _Read(name, ready.variants, ready.env, ready.files, also=ready.also)
 
 
 def _by_mapping(nodes: Nodes, node: Node, leg: Leg) -> _Read:
@@ -120,6 +121,7 @@ def _by_mapping(nodes: Nodes, node: Node, leg: Leg) -> _Read:
         found.variants = _headers(nodes, values["headers"])
     elif ready is not None:
         found.variants, found.env, found.files = ready.variants, ready.env, ready.files
+        found.also = ready.also
     if "env" in values:
         found.env = policyhomes.read_env(nodes, values["env"])
     if "files" in values:

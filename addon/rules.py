@@ -73,7 +73,7 @@ class Inject:
 
     credential: its name in the vault. variants: the ways to present it, at least one. at: "file:line".
     over_http: that it may also go over a plain connection. env: variables, and files: (path in HOME, template with
-    lines), in which tools of the box find its sentinel.
+    lines), in which tools of the box find its sentinel. also: headers of which the box may send none either.
     """
 
     credential: str
@@ -82,11 +82,12 @@ class Inject:
     over_http: bool = False
     env: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
-    owned: frozenset[str] = field(init=False)  # lower-case names of all headers of all variants: the gateway's alone
+    also: tuple[str, ...] = ()
+    owned: frozenset[str] = field(init=False)  # lower-case names of all of these headers: the gateway's alone
 
     def __post_init__(self) -> None:
         owned = frozenset(name for variant in self.variants for name, _ in variant.headers)
-        object.__setattr__(self, "owned", owned)
+        object.__setattr__(self, "owned", owned.union(self.also))
 
     def variant(self, kind: str, present: Collection[str]) -> Variant | None:
         """The way to present a credential of this kind, None when there is none.

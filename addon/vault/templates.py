@@ -174,12 +174,14 @@ class Variant:
 class Ready:
     """A ready template: how a provider wants its credential, and where its tools look for it in the box.
 
-    env: variables that hold the sentinel. files: (path in HOME, template with `lines`).
+    env: variables that hold the sentinel. files: (path in HOME, template with `lines`). also: further headers, in lower
+    case, in which the service would take another account's credential from the box.
     """
 
     variants: tuple[Variant, ...]
     env: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
+    also: tuple[str, ...] = ()
 
 
 def _variant(kind: str | None, **headers: str) -> Variant:
@@ -203,7 +205,7 @@ READY: Mapping[str, Ready] = MappingProxyType(
         "anthropic": Ready((_X_API_KEY, _LOGIN)),
         "openai": _BEARER,
         "openai-codex": Ready((_variant("oauth", authorization="Bearer {access}", chatgpt_account_id="{account_id}"),)),
-        "google": Ready((_variant(None, x_goog_api_key="{key}"),)),
+        "google": Ready((_variant(None, x_goog_api_key="{key}"),), also=("authorization",)),
         # Claude models are asked for at /messages with x-api-key, all others with a bearer token.
         "openrouter": Ready((_KEY, _X_API_KEY, _LOGIN, _variant("oauth", x_api_key="{access}"))),
         **_ready(("github-copilot", "xai", "groq", "mistral", "deepseek", "cerebras", "together"), _BEARER),
@@ -217,6 +219,7 @@ READY: Mapping[str, Ready] = MappingProxyType(
         "gitlab": Ready(
             (_variant("api_key", private_token="{key}", authorization="Basic {b64:oauth2:{key}}"),),
             env=("GITLAB_TOKEN",),
+            also=("job-token", "deploy-token"),
         ),
         "npm": Ready((_KEY,), env=("NPM_TOKEN",), files=((".npmrc", "//{host}/:_authToken={key}"),)),
     }

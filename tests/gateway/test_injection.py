@@ -153,6 +153,19 @@ def test_nothing_that_the_box_says_in_the_gateways_headers_remains(bed: KeyBed, 
     assert KEY.encode() not in bed.seen().head
 
 
+@pytest.mark.parametrize(("template", "header"), [("google", "Authorization"), ("gitlab", "JOB-TOKEN")])
+def test_a_credential_of_the_boxs_own_goes_in_no_other_header_of_the_service(
+    bed: KeyBed, template: str, header: str
+) -> None:
+    """Else the box could have the service act for an account of its choice."""
+    host = next(name_of(each) for each in SHOWN if each.template == template and each.headers)
+    assert bed.get(host, headers=f"{header}: Bearer mine\r\n").status == 200
+    assert b"mine" not in bed.seen().head
+    bed.clear()
+    assert bed.get("other.test", headers=f"{header}: Bearer mine\r\n").status == 200
+    assert b"Bearer mine" in bed.seen().head
+
+
 def test_a_header_that_holds_a_sentinel_is_removed_wherever_it_is(bed: KeyBed) -> None:
     stand_in = bed.gateway.sentinel("key").key
     encoded = base64.b64encode(f"user:{stand_in}".encode()).decode()
