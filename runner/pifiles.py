@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.plainvalues import looks_harmless
 
 COMMAND_LIMIT_S = 10  # pi's own limit for a `!command`
 MAX_KEY_BYTES = 64 << 10  # no longer value fits into a header
@@ -60,7 +61,7 @@ def header_field(name: str, value: object) -> str:
     """
     if not isinstance(value, str):
         return ""
-    if name.lower() in _PLAIN_HEADERS and _PLAIN_HEADER.fullmatch(value):
+    if name.lower() in _PLAIN_HEADERS and _PLAIN_HEADER.fullmatch(value) and looks_harmless(value):
         return ""
     field = re.sub(r"[^a-z0-9_-]", "-", name.lower())[:56]
     return field if field[:1].isalpha() and field not in RESERVED_FIELDS else f"header-{field}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -30,6 +31,9 @@ def policy(port: int) -> str:
         f"networkPolicies:\n  - host: open.test\n    upstream: http://127.0.0.1:{port}\n{rules}"
         f"  - host: api.test\n    upstream: http://127.0.0.1:{port}\n{inject}{rules}"
         f"  - host: gone.test\n    upstream: http://127.0.0.1:1\n{inject}{rules}"
+        f"  - host: house.test\n    upstream: http://127.0.0.1:1\n"
+        f'    inject: {{credential: house, headers: {{authorization: "Bearer {{key}}"}}, over_http: true}}\n'
+        "    policies: [{action: ALLOW, method: GET, path: /.*}]\n"  # a denial is final for pi, an error is not
     )
 
 
@@ -89,13 +93,18 @@ def test_no_value_shows_anywhere_after_runs_of_every_kind(project: Project, keys
     project.log.rmdir()
     (project.base / "log").rename(project.log)
 
+    planted = plant_in_pis_files(project.base / "pi")
+    house = keys.environ | {"PI_CODING_AGENT_DIR": str(project.base / "pi")}
     unbound = {"ANTHROPIC_API_KEY": f"sk-ant-api03-{secrets.token_hex(20)}"}
     processes = [
         place.start("--ceiling", "0.05"),
         project.start("run", "--model", "demo", "--memory", "64m", "run: true", env=keys.environ),
         project.start("run", "--model", "anthropic/x", "x", env=keys.environ | unbound),
+        project.start("run", "--model", "house/m", "x", env=house),
     ]
-    assert [place.code(process) for process in processes] == [124, 137, 125], "ceiling, memory, refused to start"
+    ends = [place.code(process) for process in processes]
+    assert ends == [124, 137, 125, 1], "ceiling, memory, refused to start, a model that is denied"
+    assert any(line["host"] == "house.test" for line in project.asked())
     wrong = Credential(name="demo", kind="api_key", key=f"sk-demo-{secrets.token_hex(20)}", source="set")
     keys.vault.put(wrong)
     assert place.code(project.start("run", "--model", "demo", "x", env=keys.environ)) == 1, "refused by the provider"
@@ -111,9 +120,31 @@ def test_no_value_shows_anywhere_after_runs_of_every_kind(project: Project, keys
     for command in (["decisions", "--json", "-n", "1000"], ["decisions"], ["runs", "show"], ["vault", "list"]):
         place.code(project.start(*command))
     assert keys.under(project.base / "project") == [] and keys.in_text("".join(place.printed)) == []
+    files = b"".join(path.read_bytes() for path in project.runs.rglob("*") if path.is_file() and not path.is_symlink())
+    assert [each for each in planted if each.encode() in files or each in "".join(place.printed)] == [], "of pi's files"
 
     (project.run_folders()[0] / "session" / "planted").write_bytes(b"x" + base64.b64encode(b"y" + wrong.key.encode()))
     assert len(keys.under(project.runs)) == 1, "the control: the same search finds one that is there"
+
+
+def plant_in_pis_files(folder: Path) -> list[str]:
+    """pi's models.json with a provider, and secrets wherever one may stand in it; those secrets."""
+    made: list[str] = []
+
+    def secret() -> str:
+        made.append(f"Real{secrets.token_hex(20)}")
+        return made[-1]
+
+    entry = {
+        **{"baseUrl": "https://house.test/v1", "api": "openai-completions", "apiKey": secret(), "token": secret()},
+        "headers": {"x-pat": secret(), "x-note": f"Bearer {secret()}", "user-agent": secret()},
+        "compat": {"supportsStore": False, "unheardOf": secret()},
+        "models": [{"id": "m", "headers": {"x-sign": f"!echo {secret()}"}, "samplingParams": {"user": secret()}}],
+        "modelOverrides": {"o": {"headers": {"x-over": secret()}}, secret(): {}},
+    }
+    folder.mkdir()
+    (folder / "models.json").write_text(json.dumps({"providers": {"house": entry}}))
+    return made
 
 
 class Place:

@@ -81,6 +81,12 @@ def test_a_header_whose_name_is_a_secret_is_left_out() -> None:
     assert found.entry == {"headers": {}}
 
 
+def test_a_plain_headers_value_that_looks_like_a_key_is_a_secret() -> None:
+    found = plain_provider({"headers": {"user-agent": SECRET, "x-title": "my tool"}})
+    assert [header.name for header in found.headers] == ["user-agent"]
+    assert found.entry == {"headers": {"x-title": "my tool"}}
+
+
 # -- any JSON, with secrets anywhere ----------------------------------------------------------------------------------
 
 
