@@ -19,6 +19,7 @@ HEAD_BYTES = 64 * 1024
 
 ENVIRONMENT = "environment file"
 PRIVATE_KEY = "private key"
+GIT_SETTINGS = "secret in git's settings"
 # Installed from a registry, where everybody can read it: test keys of packages are no secrets.
 PACKAGES = frozenset({"node_modules", "bower_components", "site-packages", "dist-packages", ".pnpm-store", "pods"})
 
@@ -47,9 +48,21 @@ def suspect(name: str, folder: str) -> Suspect | None:
         return None if found is _NOTHING else found
     dot = name.rfind(".")
     ending = name[dot:] if dot >= 0 else ""
-    if ending in _COPIES:
-        whole = suspect(name[:dot], folder)
-        return whole and whole._replace(clean=None)
+    if name.endswith("~"):
+        return Suspect(ENVIRONMENT) if is_env(name.rstrip("~")) else suspect(name.rstrip("~"), folder)
+    if ending in _COPIES or (len(ending) > 1 and ending[1:].isdecimal()):
+        return suspect(name[:dot], folder)
+    if ending == ".lock":  # git's own way to write its settings anew
+        whole = _NAMES.get(name[:dot])
+        return whole if whole is _GIT else None
+    if name.endswith(".tfvars.json"):
+        return _JSON_SETTINGS
+    if name.startswith(("kubeconfig", "kube_config", "kube-config")) and ending in {".yml", ".yaml"}:
+        return _NAMES["kubeconfig"]
+    if ending == ".csv":
+        return _AWS_CSV if name == "rootkey.csv" or name.endswith(("accesskeys.csv", "credentials.csv")) else None
+    if folder == "keys" and not ending:
+        return _KEY
     if found := _ENDINGS.get(ending):
         return found
     if not ending and (name.startswith("id_") or name.endswith(_KEY_NAMES)):
@@ -71,6 +84,8 @@ _ASSIGNED = linear(
     rb"[\"']?([^\s\"'#]{6,})"
 )
 _NO_VALUE = linear(rb"(?i)[$<{%*]|ENC\[|(?:var|local|data)\.|(?:true|false|null|none)\b")
+_JSON_ASSIGNED = linear(rb"(?i)\"[\w.-]*" + _SECRET_NAME + rb"[\w.-]*\"\s*:\s*\"([^\"\s]{6,})")
+_BUNDLE = linear(rb"(?m)^BUNDLE_[A-Z0-9_]+__[A-Z0-9_]+: *[\"']?[^\s\"':/-][^\s\"':/]*:[^\s\"'/]{4,}")
 _KUBE = linear(rb"(?m)^[ \t-]*(?:token|password|client-key-data|id-token|refresh-token):[ \t]*[^\s\"']")
 _OVPN = linear(rb"<(?:key|secret|tls-auth|tls-crypt(?:-v2)?|auth-user-pass|pkcs12)>|OpenVPN Static key")
 _WIREGUARD = linear(rb"(?im)^[ \t]*(?:PrivateKey|PresharedKey)[ \t]*=[ \t]*[A-Za-z0-9+/]{43}=")
@@ -96,6 +111,8 @@ def _says(data: bytes, marks: tuple[bytes, ...]) -> bool:
 
 
 def _key(data: bytes) -> str:
+    if data.startswith(b"\0GITCRYPTKEY"):
+        return "git-crypt key"
     if data[:1] == b"\x30" and _DER_KEY.match(data[:16]):
         return PRIVATE_KEY
     if b"\0" in data[:64]:
@@ -113,6 +130,23 @@ def _gpg(data: bytes) -> str:
 
 def _assignments(data: bytes) -> str:
     return "secrets in settings" if any(not _NO_VALUE.match(one[1]) for one in _ASSIGNED.finditer(data)) else ""
+
+
+def _json_assignments(data: bytes) -> str:
+    return "secrets in settings" if any(not _NO_VALUE.match(one[1]) for one in _JSON_ASSIGNED.finditer(data)) else ""
+
+
+def _bundle(data: bytes) -> str:
+    return "registry token" if _BUNDLE.search(data) else ""
+
+
+def _aws_csv(data: bytes) -> str:
+    lower = data.lower()
+    return "AWS credentials" if b"secret access key" in lower or b"awssecretkey" in lower else ""
+
+
+def _vault(data: bytes) -> str:
+    return "impyard's vault" if _says(data, (b'"credentials"',)) and b'"version"' in data else ""
 
 
 def _word(data: bytes) -> str:
@@ -181,7 +215,9 @@ _LOGIN = Suspect("login")
 _TOKEN = Suspect("token")
 _SETTINGS = Suspect("secrets in settings", _assignments)
 _WORDS = Suspect("token or password", _word)
-_GIT = Suspect("secret in git's settings", _plain_config, secretclean.git_settings)
+_GIT = Suspect(GIT_SETTINGS, _plain_config, secretclean.git_settings)
+_JSON_SETTINGS = Suspect("secrets in settings", _json_assignments)
+_AWS_CSV = Suspect("AWS credentials", _aws_csv)
 _KEY_NAMES = ("_rsa", "_dsa", "_ecdsa", "_ed25519", "-rsa", "-ed25519", "_key", "-key", ".key")
 _COPIES = frozenset({".bak", ".backup", ".old", ".orig", ".save", ".copy", ".tmp"})
 
@@ -207,6 +243,7 @@ _NAMES: Mapping[str, Suspect] = {
     **dict.fromkeys(("pip.conf", "pip.ini"), Suspect("password in a URL", None, secretclean.urls)),
     "application_default_credentials.json": Suspect("Google credentials"),
     "auth.json": Suspect("login", _auth_json),
+    "vault.json": Suspect("impyard's vault", _vault),
     "kubeconfig": Suspect("cluster login", _kube),
     "secring.gpg": Suspect("gpg secret key"),
     "debug.keystore": _NOTHING,  # Android's own: its password is public, and builds need it
@@ -226,6 +263,7 @@ _ENDINGS: Mapping[str, Suspect] = {
 }
 # By the folder's name, then the file's; `*` is any other.
 _FOLDERS: Mapping[str, Mapping[str, Suspect]] = {
+    ".bundle": {"config": Suspect("registry token", _bundle)},
     ".docker": {"config.json": Suspect("registry login", _json)},
     ".kube": {"config": Suspect("cluster login")},
     ".aws": {"credentials": Suspect("AWS credentials")},

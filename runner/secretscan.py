@@ -19,7 +19,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner.gitsettings import named_paths
 from impyard.runner.project import check_mountable
 from impyard.runner.secretclean import git_stores
-from impyard.runner.secretkinds import ENVIRONMENT, HEAD_BYTES, PACKAGES, Suspect, is_env, suspect
+from impyard.runner.secretkinds import ENVIRONMENT, GIT_SETTINGS, HEAD_BYTES, PACKAGES, Suspect, is_env, suspect
 from impyard.runner.text import visible
 
 CHANNEL = "socket or pipe"
@@ -199,7 +199,9 @@ def _target(link: str, roots: Sequence[Path]) -> Path | None:
     return path if is_file and inside else None
 
 
-def _look(path: str, look: Suspect, roots: Sequence[Path], *, is_link: bool = False) -> Iterator[Found]:
+def _look(
+    path: str, look: Suspect, roots: Sequence[Path], *, is_link: bool = False, seen: set[Path] | None = None
+) -> Iterator[Found]:
     """What is in a file whose name makes it suspect. A link's name alone hides nothing: an agent may have left it."""
     if look.look is None and look.clean is None:
         if not is_link:
@@ -217,25 +219,26 @@ def _look(path: str, look: Suspect, roots: Sequence[Path], *, is_link: bool = Fa
     if look.look is not None and (kind := look.look(data)):
         yield Found(Path(path), kind)
     elif look.clean is not None and data:
-        yield from _cleaned(Path(path), data, look, roots)
+        yield from _cleaned(Path(path), data, look, roots, set() if seen is None else seen)
 
 
-def _cleaned(path: Path, data: bytes, look: Suspect, roots: Sequence[Path]) -> Iterator[Found]:
+def _cleaned(path: Path, data: bytes, look: Suspect, roots: Sequence[Path], seen: set[Path]) -> Iterator[Found]:
     text = data.decode("utf-8", "surrogateescape")
     clean = look.clean(text) if look.clean is not None and len(data) <= MAX_CLEANED_BYTES else None
     if clean is None:
         yield Found(path, look.kind)
     elif clean != text:
         yield Found(path, look.kind, clean=clean.encode("utf-8", "surrogateescape"))
-    if path.name.startswith("config"):
-        yield from _named_by_git(path, text, look, roots)
+    if look.kind == GIT_SETTINGS and len(seen) < MAX_INCLUDED:
+        yield from _named_by_git(path, text, look, roots, seen)
 
 
-def _named_by_git(path: Path, text: str, look: Suspect, roots: Sequence[Path]) -> Iterator[Found]:
+def _named_by_git(path: Path, text: str, look: Suspect, roots: Sequence[Path], seen: set[Path]) -> Iterator[Found]:
     """The files with passwords that git's settings name, and those with more settings."""
     lower = text.lower()
     if "include" not in lower and "store" not in lower:
         return
+    seen.add(path)
     top = path.parent.parent  # of the checkout, where git runs
     for name in list(dict.fromkeys(git_stores(text)))[:MAX_INCLUDED]:
         for place in {top / os.path.expanduser(name), path.parent / os.path.expanduser(name)}:
@@ -243,8 +246,8 @@ def _named_by_git(path: Path, text: str, look: Suspect, roots: Sequence[Path]) -
                 yield Found(target, "login")
     for is_hooks, name in named_paths(text)[:MAX_INCLUDED]:
         target = None if is_hooks else _target(str(path.parent / os.path.expanduser(name)), roots)
-        if target is not None and not target.name.startswith("config"):
-            yield from _look(str(target), look, roots)
+        if target is not None and target not in seen:
+            yield from _look(str(target), look, roots, seen=seen)
 
 
 def _head(path: str, limit: int) -> bytes:

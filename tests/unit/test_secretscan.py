@@ -174,6 +174,17 @@ SECRETS: dict[str, str | bytes] = {
     "office.ovpn": f"client\n<key>\n{KEY}</key>\n",
     "wg0.conf": "[Interface]\nPrivateKey = " + "A" * 43 + "=\n",
     "token.txt": TOKEN,
+    ".bundle/config": f'---\nBUNDLE_GEMS__A__TEST: "user:{TOKEN}"\n',
+    ".env~": "A=1",
+    ".netrc~": "",
+    "keys/default": b"\0GITCRYPTKEY\0\0\0\2",
+    "terraform.tfstate.1700000000.backup": "{}",
+    "prod.auto.tfvars.json": f'{{"db_password": "{TOKEN}"}}',
+    "kubeconfig.prod.yaml": f"users:\n- user:\n    token: {TOKEN}\n",
+    "kube_config_cluster.yml": f"users:\n- user:\n    client-key-data: {TOKEN}\n",
+    "me_accessKeys.csv": f"Access key ID,Secret access key\nAKIA,{TOKEN}\n",
+    "rootkey.csv": f"AWSAccessKeyId=AKIA\nAWSSecretKey={TOKEN}\n",
+    "old/vault.json": f'{{"version": 1, "credentials": {{"a": "{TOKEN}"}}}}',
 }
 # What a project needs and what is public; the names that come near to the ones above.
 HARMLESS: dict[str, str | bytes] = {
@@ -209,6 +220,15 @@ HARMLESS: dict[str, str | bytes] = {
     ".ssh/config": "Host a\n  IdentityFile ~/.ssh/id_rsa\n",
     ".gitmodules": '[submodule "a"]\n\tpath = a\n\turl = https://alice@github.com/a/b\n',
     "keys.txt": "up, down, left\n",
+    ".bundle/config": '---\nBUNDLE_PATH: "vendor/bundle"\nBUNDLE_BUILD__NOKOGIRI: "--use-system-libraries"\n',
+    "terraform.tfvars.json": '{"region": "europe-west", "password_length": 12}',
+    "kubeconfig.yaml": "apiVersion: v1\nkind: Config\n",
+    "credentials.csv": "name,issued\n",
+    "vault.json": '{"path": "secret/data"}',
+    "yarn.lock": "x",
+    "libkey.so.1": "x",
+    "keys/layout": "qwerty",
+    "notes.md~": KEY,
     "node_modules/tls/test/server.key": KEY,
     "node_modules/tls/test/id_rsa": KEY,
     ".venv/lib/python3.12/site-packages/x/test.pem": KEY,
@@ -267,6 +287,17 @@ def test_what_gits_settings_name_is_looked_at_too(tmp_path: Path) -> None:
     assert found == {("logins", "covered"), (".gitsettings", "cleaned")}
     plant(tmp_path, {".git/config": settings.replace("../.gitsettings", "/etc/hostname").replace(".git/logins", "/x")})
     assert scan([tmp_path]) == [], "what lies elsewhere is not the box's to see"
+
+
+def test_copies_of_settings_and_settings_named_by_settings_are_cleaned_too(tmp_path: Path) -> None:
+    copies = [f".git/config{end}" for end in (".bak", ".save", ".orig", ".lock", "~", ".1")] + [".npmrc.bak", ".npmrc~"]
+    plant(tmp_path, dict.fromkeys(copies, REMOTE))
+    plant(
+        tmp_path, {".git/config": "[include]\n\tpath = ../a\n", "a": "[include]\n\tpath = b\n\tpath = a\n", "b": REMOTE}
+    )
+    found = scan([tmp_path])
+    assert {str(item.path.relative_to(tmp_path)) for item in found} == {*copies, "b"}
+    assert all(item.clean is not None and TOKEN.encode() not in item.clean for item in found)
 
 
 def test_names_and_links_of_an_agent_hide_nothing_but_secrets(tmp_path: Path) -> None:
