@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Decisions whose outcome is waited for while following; of more, the oldest are given up.
 MOST_OPEN = 10_000
+# The gateway itself ended it: a denial of its own, which follows, says so.
+_DENIED_LATER = re.compile(r"secret-in-request: |[a-z-]+: judged again before it went\Z")
 _ERRNO = re.compile(r"\[Errno (\d{1,4})\]")
 
 
@@ -49,7 +51,8 @@ class Row(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        return self.outcome is not None and self.outcome.error is not None
+        error = self.outcome.error if self.outcome is not None else None
+        return error is not None and not _DENIED_LATER.match(error)
 
     @property
     def verdict(self) -> str:

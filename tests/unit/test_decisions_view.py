@@ -199,6 +199,14 @@ def test_what_became_of_an_allowed_request_is_shown(project: Path, decisions: Co
             assert part in text
 
 
+def test_what_was_denied_after_all_has_not_failed(project: Path, decisions: Command) -> None:
+    write(project, RUN, *((ALLOW, request(path=f"/{number}")) for number in range(3)))
+    body, later = "secret-in-request: the body held a value of credential key", "no-rule: judged again before it went"
+    write_outcomes(project, (f"{RUN}.1", None, body), (f"{RUN}.2", None, later), (f"{RUN}.3", None, f"it said {later}"))
+    found = [(fields(line)[1], fields(line)[7]) for line in decisions().out.splitlines()]
+    assert found == [("allow", body), ("allow", later), ("failed", f"it said {later}")]
+
+
 def test_outcomes_that_cannot_be_read_are_said_and_the_decisions_shown(project: Path, decisions: Command) -> None:
     write(project, RUN, (ALLOW, request()))
     (project / "runs" / "outcomes.jsonl").mkdir()
