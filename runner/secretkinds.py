@@ -48,6 +48,8 @@ def suspect(name: str, folder: str) -> Suspect | None:
         return None if found is _NOTHING else found
     dot = name.rfind(".")
     ending = name[dot:] if dot >= 0 else ""
+    if ending in _SOURCE:
+        return None
     if name.endswith("~"):
         return Suspect(ENVIRONMENT) if is_env(name.rstrip("~")) else suspect(name.rstrip("~"), folder)
     if ending in _COPIES or (len(ending) > 1 and ending[1:].isdecimal()):
@@ -99,6 +101,7 @@ _JSON_MARKS = (
     b'"cookies"',
     b"service_account",
 )
+_JSON_MARK = linear(b"|".join(_JSON_MARKS))
 _KEY_MARKS = (b"PRIVATE KEY", b"AGE-SECRET", b"PuTTY")
 _VPN_MARKS = (b"Key", b"key", b"<", b"OpenVPN")
 _AUTH_KEYS = ("http-basic", "github-oauth", "gitlab-oauth", "gitlab-token", "bearer", "bitbucket-oauth", "tokens")
@@ -170,7 +173,7 @@ def _conf(data: bytes) -> str:
 
 
 def _json(data: bytes) -> str:
-    if not _says(data, _JSON_MARKS):
+    if not _JSON_MARK.search(data):
         return ""
     content = _object(data)
     if content is None:  # broken, or longer than what was read
@@ -219,6 +222,10 @@ _GIT = Suspect(GIT_SETTINGS, _plain_config, secretclean.git_settings)
 _JSON_SETTINGS = Suspect("secrets in settings", _json_assignments)
 _AWS_CSV = Suspect("AWS credentials", _aws_csv)
 _KEY_NAMES = ("_rsa", "_dsa", "_ecdsa", "_ed25519", "-rsa", "-ed25519", "_key", "-key", ".key")
+# Most files: that they are none of what follows is found out at once.
+_SOURCE = frozenset(
+    {".py", ".js", ".ts", ".tsx", ".jsx", ".go", ".rs", ".c", ".h", ".java", ".rb", ".md", ".css", ".html"}
+)
 _COPIES = frozenset({".bak", ".backup", ".old", ".orig", ".save", ".copy", ".tmp"})
 
 _NAMES: Mapping[str, Suspect] = {
