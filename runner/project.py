@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.secretkinds import is_env
 from impyard.runner.text import visible
 
 POLICY = Path("policies/gateway.yaml")
@@ -105,6 +104,8 @@ def _no_project(root: Path) -> str:
 
 def check_workspace(path: Path, root: Path, secret_folders: Sequence[Path] = ()) -> Path:
     """The folder for `--workspace`, resolved, which the box may write to. Raises ImpyardError for one it must not."""
+    from impyard.runner.secretkinds import is_env  # it loads RE2, which commands that only look do without
+
     if path.is_symlink():
         raise ImpyardError(f"the workspace {path} is a link", hint=f"name the folder itself: {path.resolve()}")
     folder = _real_folder(path, "workspace")
