@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from impyard.runner.text import cut, visible
+from impyard.runner.text import cut, unstarred, visible
 
 if TYPE_CHECKING:
     from impyard.runner.decision_lines import Entry
@@ -75,10 +75,10 @@ class Table:
     def _row(self, row: Row, wide: bool, last: int) -> list[Text]:
         entry = row.entry
         # A line of its own for the mark of a cut, which would else be broken like the letters around it.
-        place = Text("\n".join(filter(None, cut(visible(entry.url.removeprefix("https://")), PLACE_LIMIT))))
+        place = Text("\n".join(filter(None, cut(visible(unstarred(entry.url).removeprefix("https://")), PLACE_LIMIT))))
         verdict = Text(visible(row.verdict), style=COLOURS.get(row.verdict, "yellow"))
         head = [Text(visible(entry.ts[11:19])), verdict, Text(visible(entry.method)), place]
-        deciding = " ".join(part for part in (_rule(entry, named=wide), entry.more) if part)
+        deciding = ("; " if entry.at else " ").join(part for part in (_rule(entry, named=wide), entry.more) if part)
         reason, rule = Text(visible(entry.reason)), Text(visible(deciding), style="dim")
         came = Text(f"-> {visible(row.outcome.text)}" if row.outcome else "", style="yellow" if row.failed else "dim")
         if wide:

@@ -237,7 +237,7 @@ def plain_line(row: Row) -> str:
         entry.method,
         entry.url,
         entry.reason,
-        " ".join(part for part in (rule_text(entry), entry.more) if part),
+        ("; " if entry.at else " ").join(part for part in (rule_text(entry), entry.more) if part),
         entry.id,
         came or "-",
     )

@@ -197,6 +197,11 @@ class _Run:
         receipt.error = "; ".join(filter(None, [error, enclosure.stage.storage_error, *enclosure.trouble])) or None
         receipt.probes = list(self.probes or ())
         self._count()
+        if reason == "agent-error" and (agent := enclosure.plan.agent) is not None:
+            from impyard.runner.refusedkey import refused_key  # what no run needs that ends well
+
+            log = enclosure.paths.runs / "decisions.jsonl"
+            receipt.refused_key = refused_key(log, receipt.run, agent.provider, agent.host(), Vault(default_dir()))
         after = snapshot(enclosure.workspace)
         files = gained(self.before, after)
         receipt.files = [file.record() for file in files[:RECEIPT_FILES]]

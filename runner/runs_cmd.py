@@ -19,14 +19,15 @@ from impyard.runner.amounts import Number, Whole
 from impyard.runner.project import find_root
 from impyard.runner.receipt import bytes_text, counts_text, file_text
 from impyard.runner.spotted import record_text
-from impyard.runner.text import columns_of, size_text, visible, wrapped
-from impyard.runner.typed import command_line
+from impyard.runner.text import columns_of, size_text, unstarred, visible, wrapped
+from impyard.runner.typed import as_typed, command_line
 
 COLOURS = {"running": "cyan", "finished": "green", "?": "yellow", "unreadable": "yellow", "lost": "yellow"}
 MAX_DAYS = 36500
-WORDS = ("receipt", "engine", "prompt", "error", "policy")  # broken to a terminal's width; a path is to be copied
-HASHES = ("policy", "image")  # a terminal shows their beginning; --json and a pipe all of it
-_HASH = re.compile(r"\b(sha256:[0-9a-f]{12})[0-9a-f]{52}\b")
+# Broken to a terminal's width; a path is to be copied.
+WORDS = ("receipt", "engine", "prompt", "error", "key", "policy", "  secrets", "credentials", "authority")
+HASHES = ("policy", "image", "authority")  # a terminal shows their beginning; --json and a pipe all of it
+_HASH = re.compile(r"\b((?:sha256:)?[0-9a-f]{12})[0-9a-f]{52}\b")
 _project = click.option(
     "--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here)."
 )
@@ -244,7 +245,9 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
         pairs.append(("prompt", str(receipt["prompt"])))
     for name in ("error", "model", "started", "ended"):
         if receipt.get(name):
-            pairs.append((name, str(receipt[name])))
+            pairs.append((name, unstarred(str(receipt[name]))))
+    if receipt.get("refused_key"):
+        pairs.append(("key", as_typed(str(receipt["refused_key"]))))
     if receipt.get("duration_s") is not None:
         pairs.append(
             ("duration", f"{duration_text(receipt['duration_s'])} of {duration_text(receipt.get('ceiling_s'))}")
@@ -270,7 +273,7 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
     if decisions:
         pairs.append(("decisions", counts_text(decisions, _mapping(receipt.get("traffic")))))
         for host, count in _mapping(decisions.get("denied_hosts")).items():
-            pairs.append(("  denied", f"{host} ({count})"))
+            pairs.append(("  denied", f"{unstarred(str(host))} ({count})"))
     pairs += [("  secrets", record_text(_mapping(record))) for record in _sequence(receipt.get("secrets"))]
     if used := _mapping(receipt.get("credentials")):
         pairs.append(("credentials", ", ".join(f"{name} ({count})" for name, count in used.items())))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from impyard.runner.text import visible
+from impyard.runner.text import unstarred, visible
 
 MAX_KINDS = 100  # told apart in a receipt; what a box makes up could be endless
 WHAT = {"sentinel": "the stand-in of", "value": "the real value of"}
@@ -41,7 +41,7 @@ class Spotted:
 def secret_text(secret: Mapping[str, Any]) -> str:
     """What was found: `the stand-in of github in the header x-foo`."""
     what = WHAT.get(str(secret.get("kind")), "a secret of")
-    return f"{what} {visible(str(secret.get('credential')))} in the {visible(str(secret.get('where')))}"
+    return f"{what} {visible(str(secret.get('credential')))} in the {visible(unstarred(str(secret.get('where'))))}"
 
 
 def record_text(record: Mapping[str, Any]) -> str:
@@ -49,8 +49,8 @@ def record_text(record: Mapping[str, Any]) -> str:
     count = record.get("count")
     many = "1 request" if count == 1 else f"{count} requests"
     what = WHAT.get(str(record.get("kind")), "a secret of")
-    asked = f"{record.get('method')} {record.get('host')}{record.get('path')}"
-    return visible(f"{many} held {what} {record.get('credential')}: {asked} ({record.get('where')})")
+    asked = unstarred(f"{record.get('method')} {record.get('host')}{record.get('path')}")
+    return visible(f"{many} held {what} {record.get('credential')}: {asked} ({unstarred(str(record.get('where')))})")
 
 
 def advice(records: Sequence[Mapping[str, Any]]) -> str:

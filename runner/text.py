@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from typing import TextIO
 
 MIN_COLUMNS = 40
+_STARS = re.compile(r"\*{9,}")
 
 
 def visible(text: str) -> str:
@@ -18,6 +20,11 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def unstarred(text: str) -> str:
+    """`text` with `***` for each longer row of stars: the gateway masks a value with as many as it has characters."""
+    return _STARS.sub("***", text)
 
 
 def shortened(text: str, limit: int) -> str:

@@ -19,7 +19,8 @@ from typing import Protocol, TextIO
 from impyard.runner.outcome import Event, text_of
 from impyard.runner.receipt import Receipt, counts_text, failed_of, file_text
 from impyard.runner.spotted import advice, record_text, secret_text
-from impyard.runner.text import visible, wrapped
+from impyard.runner.text import unstarred, visible, wrapped
+from impyard.runner.typed import as_typed
 
 TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
 SAME_DENIALS = 3  # of one kind shown one by one; the summary counts them all
@@ -133,7 +134,7 @@ class HumanView:
         if self._denials[kind] > SAME_DENIALS:
             return
         port = f":{event.get('port')}" if event.get("port") not in (443, 80, None) else ""
-        what = f"{event.get('method')} {event.get('host')}{port}{event.get('path') or ''}"
+        what = unstarred(f"{event.get('method')} {event.get('host')}{port}{event.get('path') or ''}")
         rule = f", {event['at']}" if event.get("at") else ""
         if isinstance(event.get("secret"), dict):
             rule = f": {secret_text(event['secret'])}"
@@ -153,7 +154,9 @@ class HumanView:
         style = "green" if receipt.exit_reason == "finished" else "red"
         self._line(title + self._rule * max(self._columns() - cells(title) - 1, 2), style)
         if receipt.error:
-            self._field("error", receipt.error)
+            self._field("error", unstarred(receipt.error))
+        if receipt.refused_key:
+            self._field("key", as_typed(receipt.refused_key))
         names = [file_text(file) for file in receipt.files[:SUMMARY_FILES]]
         rest = len(receipt.files) + receipt.files_more - len(names)
         self._list("files", names, rest, none="none new or changed")
@@ -181,7 +184,7 @@ class HumanView:
         hosts: Mapping[str, int] = counts.get("denied_hosts") or {}
         if hosts:
             ranked = sorted(hosts.items(), key=lambda item: (-item[1], item[0]))
-            shown = [f"{host} ({count})" for host, count in ranked[:SUMMARY_HOSTS]]
+            shown = [f"{unstarred(host)} ({count})" for host, count in ranked[:SUMMARY_HOSTS]]
             self._list("denied", shown, len(ranked) - len(shown))
         if hosts or failed_of(receipt.traffic):
             self._field("look", command, whole=True)
@@ -212,7 +215,9 @@ class HumanView:
                 self._line(line, boxed=True)
         self._end_text()
         if message.get("stopReason") == "error":
-            self._line(f"{self._no} the model call failed: {message.get('errorMessage')}", "red", cut=True)
+            self._line(
+                f"{self._no} the model call failed: {unstarred(str(message.get('errorMessage')))}", "red", cut=True
+            )
 
     def _on_tool_execution_start(self, event: Event) -> None:
         name, arguments = str(event.get("toolName")), event.get("args")

@@ -154,6 +154,7 @@ def test_a_wrong_key_fails_with_the_providers_own_words(project: Project, keys: 
     result = project.demo("write 4 to answer.txt")
     assert result.code == 1, result
     assert "401" in result.receipt["error"] and "invalid x-api-key" in result.receipt["error"]
+    assert "key        demo, set by hand; `" in result.out and "vault import demo` brings the right one" in result.out
     (line,) = project.asked()
     assert (line["verdict"], line["credential"], line["injected"]) == ("allow", "demo", ["x-api-key"])
 

@@ -451,10 +451,12 @@ def test_the_credential_and_the_secret_that_was_found_are_shown(
     shown = in_terminal(project, columns) if columns else decisions().out
     text = " ".join(" ".join(without_colours(shown)).split())
     if columns == 80:
-        assert "with github" in text and "without openai" in text and "stand-in of" in text
+        assert "with github" in text and "no credential openai" in text and "stand-in of" in text
     else:
         rules = [fields(line)[5] for line in shown.splitlines()] if not columns else [text]
-        for rule, words in zip(rules * (3 if columns else 1), ("with github", "x-foo", "without openai"), strict=True):
+        for rule, words in zip(
+            rules * (3 if columns else 1), ("with github", "x-foo", "no credential openai"), strict=True
+        ):
             assert words in rule
         assert "secret-in-request" in text and "credential-unavailable" in text
     assert max(map(len, without_colours(shown))) <= (columns or 1000)

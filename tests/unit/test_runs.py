@@ -127,12 +127,14 @@ def test_a_terminal_gets_no_line_that_it_would_break(
     receipt = json.loads(paths.receipt.read_bytes())
     policy = {"files": ["policies/gateway.yaml", "policies/more.yaml"], "hash": digest}
     more = {"policy": policy, "image": {"id": digest}, "error": "one word after the other " * 6, "workspace": "/w"}
+    secret = {"credential": "github", "kind": "value", "where": "body", "method": "POST", "host": "a.test", "count": 1}
+    more |= {"secrets": [{**secret, "path": "/aaaaaaaaaaaaaaaaaaaaaaaaa"}], "ca": "0123456789abcdef" * 4}
     paths.receipt.write_text(json.dumps({**receipt, **more}))
     assert impyard("runs", "show").out.count(digest) == 2, "a pipe"
     monkeypatch.setattr(runs_cmd, "columns_of", lambda stream: 80)
     shown = impyard("runs", "show").out.splitlines()
     assert "policy       policies/gateway.yaml, policies/more.yaml sha256:0123456789ab…" in shown
-    assert "image        sha256:0123456789ab…" in shown
+    assert "image        sha256:0123456789ab…" in shown and "authority    0123456789ab…" in shown
     assert [line for line in shown if len(line) > 80 and not line.startswith("look")] == []
     at = next(number for number, line in enumerate(shown) if line.startswith("error"))
     assert shown[at + 1].startswith(" " * 13) and shown[at + 2].strip() == "word after the other"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from impyard.runner.spotted import MAX_KINDS, Spotted, record_text, secret_text
+from impyard.runner.text import unstarred
 
 
 def event(**more: Any) -> dict[str, Any]:
@@ -35,3 +36,10 @@ def test_what_the_box_made_up_neither_grows_without_end_nor_commands_a_terminal(
     assert spotted.requests == MAX_KINDS + 50
     assert len(spotted.records()) == MAX_KINDS
     assert "\x1b" not in record_text(spotted.records()[0])
+
+
+def test_a_long_row_of_stars_that_a_masked_value_left_is_shown_as_three() -> None:
+    spotted = Spotted()
+    spotted.see({**event(where=f"header x-{'*' * 40}"), "path": f"/a/{'*' * 108}/b"})
+    assert record_text(spotted.records()[0]).endswith("POST example.com/a/***/b (header x-***)")
+    assert unstarred("/glob/********") == "/glob/********"
