@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
-from impyard.addon.vault.store import default_dir
+from impyard.addon.vault.store import Vault, default_dir
 from impyard.certs import authority
 from impyard.runner import boxspec, checkout, firstuse, gateway, handover, leftovers, places, standins
 from impyard.runner.agent import Agent
@@ -385,7 +385,8 @@ class Enclosure:
         env: dict[str, str] = {}
         files: dict[str, str] = {}
         if agent is not None:
-            env, files = standins.for_tools(standins.read_keys(ready), agent, self._note)
+            removed = Vault(default_dir()).overview().removed if agent is not None else ()
+            env, files = standins.for_tools(standins.read_keys(ready), agent, self._note, removed)
         handover.write_home(paths.home, self.user, agent, self._model_key(ready), files)
         relay = boxspec.relay_config(
             self.box,

@@ -244,7 +244,7 @@ class _Run:
             self._show(self.view.denied, event)
         elif event.get("event") == "credential":
             hint = str(event.get("hint") or "`impyard vault list` shows what there is")
-            self._note(f"{event.get('what')}: {as_typed(hint)}")
+            self._note(f"{event.get('what')}; {as_typed(hint)}")
         else:
             self._note(f"the decision log cannot be written, so every request is denied: {event.get('error')}")
 

@@ -7,7 +7,7 @@ the model's, and made into the variables and files of the box. Nothing here sees
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,7 +17,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
 from impyard.runner.agent import MODEL_HOSTS, Agent, ways
 from impyard.runner.firstuse import State
-from impyard.runner.keysources import agent_folder
+from impyard.runner.keysources import TOOL_VARIABLES, agent_folder
 from impyard.runner.typed import as_typed
 
 
@@ -88,15 +88,19 @@ def for_agent(
     raise _unbound(agent, host, policies, root)
 
 
-def for_tools(keys: Keys, agent: Agent | None, note: Callable[[str], None]) -> tuple[dict[str, str], dict[str, str]]:
-    """Variables, and files by path in HOME, of the policy's bindings; what is missing is told to `note`."""
+def for_tools(
+    keys: Keys, agent: Agent | None, note: Callable[[str], None], removed: Collection[str] = ()
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Variables, and files by path in HOME, of the policy's bindings; what is missing is told to `note`.
+
+    removed: the credentials that the user took out of the vault."""
     env: dict[str, str] = {}
     parts: dict[str, list[str]] = {}
     for binding in keys.bindings:
         stand_in = keys.sentinels.get(binding.credential)
         if binding.missing or stand_in is None:
             if binding.credential not in MODEL_HOSTS and not (agent and binding.credential == agent.provider):
-                command = as_typed(f"`impyard vault set {binding.credential}` stores it")
+                command = as_typed(_way_back(binding.credential, removed))
                 note(f"the vault has no `{binding.credential}`, which {binding.at} puts on requests: {command}")
             continue
         values = stand_in.values()
@@ -107,6 +111,13 @@ def for_tools(keys: Keys, agent: Agent | None, note: Callable[[str], None]) -> t
             if line not in (lines := parts.setdefault(_inside(path, binding), [])):
                 lines.append(line)
     return env, {path: "\n".join(lines) + "\n" for path, lines in parts.items()}
+
+
+def _way_back(name: str, removed: Collection[str]) -> str:
+    variable = next((each for each in TOOL_VARIABLES.get(name, ()) if os.environ.get(each)), None)
+    if name in removed and variable:
+        return f"you removed it; `impyard vault import {name}` takes it from {variable}"
+    return f"`impyard vault set {name}` stores it"
 
 
 def write_files(files: Mapping[str, str], home: Path) -> None:

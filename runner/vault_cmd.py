@@ -17,13 +17,17 @@ from impyard.addon.errors import ImpyardError
 from impyard.addon.vault import osring
 from impyard.addon.vault.credential import NAME, Credential
 from impyard.addon.vault.store import FILE, Contents, Vault, default_dir
+from impyard.addon.vault.templates import READY
 from impyard.runner import keysources, vault_input
 from impyard.runner.keysources import Found
 from impyard.runner.pifiles import RESERVED_FIELDS
-from impyard.runner.text import beside, columns_of, visible
+from impyard.runner.text import beside, columns_of, visible, wrapped
 from impyard.runner.typed import as_typed, command_line
 from impyard.runner.vault_words import as_json, expiry, failure, line, origin
 
+CLOSE = 0.75  # a name that is less alike is no slip of the fingers
+WIDE_COLUMNS = 120  # from here on a long row is broken within its last column
+LEAST_KEY = 20  # characters: no provider that is known here has shorter ones
 MIN_WATCHED = 12  # what is shorter could be in a request by chance
 _FIELD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")  # as templates name them
 _keyring = click.option(
@@ -128,6 +132,9 @@ def set_command(
         raise click.UsageError("that is no name for a credential: use a-z, 0-9, `.`, `_` and `-`, at most 64 of them")
     if provider is not None and not NAME.fullmatch(provider):
         raise click.UsageError("`--provider` takes the provider's id, such as anthropic")
+    # It may be one that only the user's policy knows; a slip of the fingers would leave a login without renewal.
+    if provider is not None and provider not in READY and (close := _proposal(provider, READY)):
+        raise click.UsageError(f"no provider is called `{provider}`{close}")
     if oauth and field:
         raise click.UsageError("`--oauth` and `--field` do not go together")
     field = None if field == "key" else field
@@ -153,6 +160,10 @@ def set_command(
     click.echo(f"stored {f'the {field} of ' if field else ''}{name} in {place}")
     if text and len(text) < MIN_WATCHED:
         click.echo(f"it is shorter than {MIN_WATCHED} characters: requests are not searched for it", err=True)
+    if text and field is None and len(text) < LEAST_KEY and (provider or name) in READY:
+        click.echo(
+            f"is this the whole key? it has {len(text)} characters, which is few for {provider or name}", err=True
+        )
     return 0
 
 
@@ -182,13 +193,17 @@ def list_command(as_json_: bool) -> int:
         in_keyring = name in contents.in_keyring
         if sys.stdout.isatty():
             left = f"{name:<{width}}{one.kind}"
-            click.echo(beside(left, visible(line(one, now_ms, in_keyring)), width + 9, columns))
+            right = visible(as_typed(line(one, now_ms, in_keyring)))
+            if columns and columns >= WIDE_COLUMNS:
+                right = wrapped(right, columns - width - 9).replace("\n", "\n" + " " * (width + 9))
+                click.echo(f"{left:<{width + 9}}{right}")
+            else:
+                click.echo(beside(left, right, width + 9, columns))
         else:
-            cells = (name, one.kind, origin(one), expiry(one, now_ms), failure(one, now_ms))
+            cells = (name, one.kind, origin(one), expiry(one, now_ms), as_typed(failure(one, now_ms)))
             click.echo("\t".join(visible(cell) for cell in cells))
     if contents.removed:
-        names = " ".join(sorted(contents.removed))
-        click.echo(f"removed: {names} ({command_line('vault', 'import', 'NAME')} brings one back)", err=True)
+        click.echo(_removed_words(store, contents), err=True)
     return 0
 
 
@@ -205,12 +220,13 @@ def remove_command(names: Sequence[str]) -> int:
     store = Vault(default_dir())
     contents = store.overview()
     elsewhere = set(_look(store)[0]) | {keysources.DEMO}
-    for name in names:
-        if name not in contents.credentials and name not in contents.removed and name not in elsewhere:
-            raise ImpyardError(
-                f"the vault has no credential `{name}`{_proposal(name, contents.credentials)}",
-                hint="`impyard vault list` shows what it has",
-            )
+    known = {*contents.credentials, *contents.removed, *elsewhere}
+    if unknown := [name for name in names if name not in known]:
+        raise ImpyardError(
+            f"the vault has no credential `{unknown[0]}`{_proposal(unknown[0], contents.credentials)}"
+            + ("; nothing was removed" if len(set(names)) > 1 else ""),
+            hint="`impyard vault list` shows what it has",
+        )
     for name in dict.fromkeys(names):
         click.echo(_removed(store, contents, name))
     return 0
@@ -222,6 +238,19 @@ def _removed(store: Vault, contents: Contents, name: str) -> str:
         return f"{visible(name)} was not in the vault; runs will not import it by themselves"
     kept = f"; pi keeps its own, in {was.pi_file}" if was and was.pi_file else ""
     return visible(f"removed {name}{kept}")
+
+
+def _removed_words(store: Vault, contents: Contents) -> str:
+    """The removed ones, each kind with the command that brings it back."""
+    there = set(_look(store)[0])
+    parts = []
+    for verb, names in (("import", contents.removed & there), ("set", contents.removed - there)):
+        if names:
+            only = next(iter(names)) if len(names) == 1 else "NAME"
+            again = "brings it back" if len(names) == 1 else "brings one back"
+            listed = ", ".join(sorted(names))
+            parts.append(f"removed: {visible(listed)} ({visible(command_line('vault', verb, only))} {again})")
+    return "\n".join(parts)
 
 
 def _look(store: Vault) -> tuple[dict[str, Found], list[ImpyardError]]:
@@ -240,5 +269,5 @@ def _say_empty(store: Vault) -> None:
 
 
 def _proposal(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), 1)
+    close = difflib.get_close_matches(name, list(known), 1, CLOSE)
     return f"; did you mean `{close[0]}`?" if close else ""

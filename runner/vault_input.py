@@ -6,8 +6,11 @@ What comes back is fit for a header. No message holds any of what was given.
 from __future__ import annotations
 
 import json
+import os
 import re
+import select
 import sys
+import termios
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +25,7 @@ from impyard.runner.typed import command_line
 
 # What a terminal hands over of one line at most; the rest is lost without a word (N_TTY_BUF_SIZE, termios(3)).
 TERMINAL_LINE = 4095
+PASTE_S = 0.1  # so soon after its first line the rest of a paste is there
 _LOGIN_KEYS = ("access", "refresh", "expires", "token_url", "client_id", "encoding", "ca")
 _AS_PI_HAS_THEM = ("type", "accountId")  # an entry of pi's auth.json may be given as it is
 _SECONDS_UNTIL = 100_000_000_000  # in milliseconds the year 1973: an `expires` below it is one in seconds
@@ -34,7 +38,9 @@ def read_value(what: str, name: str) -> str:
     if fault := fault_of_value(text):
         raise ImpyardError(
             f"{what} cannot be used: {fault}",
-            hint=f"give just the value, in one line: {command_line('vault', 'set', name)} < FILE",
+            hint="type or paste just the value, in one line"
+            if _is_terminal()
+            else f"give just the value, in one line: {command_line('vault', 'set', name)} < FILE",
         )
     return text
 
@@ -71,13 +77,40 @@ def _is_terminal() -> bool:
 
 def _typed(what: str, name: str) -> str:
     prompt = f"{what[:1].upper()}{what[1:]} (not shown)"
-    text = str(click.prompt(prompt, default="", show_default=False, hide_input=True, err=True))
+    text, more = _hidden_line(f"{prompt}: ")
+    if more:
+        raise ImpyardError(
+            "what was pasted has more than one line; nothing is stored", hint="paste just the value, in one line"
+        )
     if len(text.encode()) >= TERMINAL_LINE:
         raise ImpyardError(
             f"it may be cut off: a terminal takes {TERMINAL_LINE} characters of a line at most",
             hint=f"put it into a file that only you can read, then: {command_line('vault', 'set', name)} < FILE",
         )
     return text
+
+
+def _hidden_line(prompt: str) -> tuple[str, bool]:
+    """A line from the terminal, without an echo, and whether more came with it. getpass would drop the rest unseen."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    quiet = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    data = b""
+    try:
+        termios.tcsetattr(descriptor, termios.TCSAFLUSH, quiet)
+        click.echo(prompt, nl=False, err=True)
+        while not data.endswith(b"\n") and len(data) <= TERMINAL_LINE:
+            piece = os.read(descriptor, TERMINAL_LINE + 1)
+            if not piece:  # Ctrl-D
+                break
+            data += piece
+        more = bool(select.select([descriptor], [], [], PASTE_S)[0]) if data else False
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSAFLUSH, before)
+        click.echo(err=True)
+    if not data:
+        raise click.Abort
+    return data.decode("utf-8", "replace").removesuffix("\n"), more
 
 
 def _piped() -> str:

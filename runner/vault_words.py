@@ -31,7 +31,7 @@ def expiry(credential: Credential, now_ms: float) -> str:
     left_ms = credential.expires - now_ms
     if not credential.expires or left_ms > _NEVER_MS:
         return "never expires"
-    renewed = ", renewed when it is used" if credential.refresh else ""
+    renewed = ", renewed when it is used" if credential.refresh and credential.failure is None else ""
     if left_ms > 0:
         return f"expires in {_span(left_ms)}{renewed}"
     return f"expired{renewed}" if credential.expires < 10 else f"expired {_span(-left_ms)} ago{renewed}"
@@ -41,7 +41,13 @@ def failure(credential: Credential, now_ms: float) -> str:
     """What went wrong when it was last renewed, "" for nothing."""
     if credential.failure is None:
         return ""
-    return f"not renewed {_span(max(now_ms - credential.failure.at, 0))} ago: {credential.failure.what}"
+    ago = _span(max(now_ms - credential.failure.at, 0))
+    way = (
+        "log in again with `pi`"
+        if credential.pi_file
+        else f"`impyard vault set {credential.name} --oauth` takes another"
+    )
+    return f"could not be renewed {ago} ago ({credential.failure.what}); {way}"
 
 
 def line(credential: Credential, now_ms: float, in_keyring: bool) -> str:

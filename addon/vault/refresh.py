@@ -286,7 +286,7 @@ class Refresher:
 
     def _unavailable(self, name: str, what: str, final: bool) -> Unavailable:
         return Unavailable(
-            f"credential {name} has expired and could not be renewed: {what}", hint=LOG_IN_AGAIN if final else NOT_NOW
+            f"credential {name} has expired and could not be renewed ({what})", hint=LOG_IN_AGAIN if final else NOT_NOW
         )
 
     def _now_ms(self) -> float:

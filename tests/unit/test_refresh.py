@@ -162,7 +162,7 @@ def test_failures_are_shared_by_those_who_wait(bed: Bed, server: Server) -> None
     failures = asyncio.run(main())
     assert len({id(one) for one in failures}) == 5
     assert {str(one) for one in failures} == {
-        "credential work has expired and could not be renewed: the token endpoint answered 400 invalid_grant"
+        "credential work has expired and could not be renewed (the token endpoint answered 400 invalid_grant)"
     }
     assert len(server.asked) == 1
 

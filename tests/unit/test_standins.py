@@ -152,6 +152,19 @@ def test_a_missing_credential_of_a_tool_is_told_with_the_command_and_a_models_is
     assert "`github`" in note and "policies/gateway.yaml:2" in note and "vault set github" in note
 
 
+def test_a_credential_that_was_removed_is_told_with_the_variable_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GH_TOKEN", "ghp_of-the-shell")
+    monkeypatch.delenv("IMPYARD_COMMAND", raising=False)
+    found = keys(bound("github", "api.github.com", missing=True), missing="github")
+    for removed, said in (
+        ({"github"}, "you removed it; `impyard vault import github` takes it from GH_TOKEN"),
+        ((), "`impyard vault set github` stores it"),
+    ):
+        notes: list[str] = []
+        standins.for_tools(found, None, notes.append, removed)
+        assert notes[0].endswith(said)
+
+
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "agent/auth.json", "", "a\nb"])
 def test_a_file_that_would_not_be_in_home_or_would_be_pis_is_refused(place: Place, path: str) -> None:
     found = keys(bound("npm", files=((path, "{key}"),)))

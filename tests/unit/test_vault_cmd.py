@@ -306,6 +306,35 @@ def test_a_mistyped_name_gets_a_proposal(call: Call, vault: Vault, home: Path, c
     assert vault.read().removed == frozenset()
 
 
+def test_nothing_is_removed_where_one_of_the_names_is_unknown(call: Call, vault: Vault) -> None:
+    for name in ("a", "b"):
+        vault.put(Credential(name, "api_key", key=SECRET, source="set"))
+    shown = call("remove", "a", "b", "nope")
+    assert shown.status == 1
+    assert "no credential `nope`; nothing was removed" in shown.err and "did you mean" not in shown.err
+    assert set(vault.read().credentials) == {"a", "b"}
+
+
+def test_what_was_removed_is_listed_with_the_command_that_brings_it_back(
+    call: Call, vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GH_TOKEN", SECRET)
+    for name in ("github", "x", "y"):
+        vault.put(Credential(name, "api_key", key=SECRET, source="set"))
+    call("remove", "github", "x", "y")
+    shown = call("list").err
+    assert "removed: github (impyard vault import github brings it back)" in shown
+    assert "removed: x, y (impyard vault set NAME brings one back)" in shown
+
+
+def test_a_provider_that_is_nearly_one_and_a_key_that_is_too_short_are_said(call: Call, vault: Vault) -> None:
+    shown = call("set", "work", "--provider", "antropic", stdin=SECRET.encode())
+    assert (shown.status, vault.read().credentials) == (2, {})
+    assert "did you mean `anthropic`?" in shown.err
+    assert "whole key" in call("set", "openai", stdin=b"sk-test-4f1c").err
+    assert "whole key" not in call("set", "openai", stdin=SECRET.encode()).err
+
+
 def test_the_list_has_name_type_source_expiry_and_failure_and_no_value(call: Call, vault: Vault) -> None:
     soon = int(time.time() * 1000) + 3 * 3_600_000 + 60_000
     vault.put(Credential("a", "oauth", access=SECRET, refresh=SECRET, expires=soon, source="pi"))
@@ -318,7 +347,10 @@ def test_the_list_has_name_type_source_expiry_and_failure_and_no_value(call: Cal
     assert rows[0] == ["a", "oauth", "pi's auth.json", "expires in 3 hours, renewed when it is used", ""]
     assert rows[1] == ["b", "oauth", "set by hand", "expired 9 days ago", ""]
     assert rows[2] == ["c", "api_key", "variable GH_TOKEN", "", ""]
-    assert rows[3][3:] == ["expired, renewed when it is used", "not renewed 4 minutes ago: 400"]
+    assert rows[3][3:] == [
+        "expired",
+        "could not be renewed 4 minutes ago (400); `impyard vault set d --oauth` takes another",
+    ]
     assert call().out == call("list").out
     found = json.loads(call("list", "--json").out)
     assert [one["name"] for one in found["credentials"]] == ["a", "b", "c", "d"]
@@ -452,6 +484,17 @@ def test_at_a_terminal_the_value_is_asked_for_and_not_shown(vault: Vault) -> Non
     assert terminal.end() == 0
     assert SECRET not in terminal.shown
     assert vault.read().credentials["github"].key == SECRET
+
+
+def test_a_paste_of_several_lines_is_refused_and_not_cut(vault: Vault) -> None:
+    terminal = Terminal("set", "github")
+    terminal.until("(not shown):")
+    terminal.type(f"{SECRET}\nmore-of-it\n")
+    terminal.until("more than one line; nothing is stored")
+    assert terminal.end() == 1
+    assert SECRET not in terminal.shown and "more-of-it" not in terminal.shown
+    assert "< FILE" not in terminal.shown
+    assert not vault.folder.exists()
 
 
 def test_ctrl_c_at_the_prompt_stores_nothing_and_gives_the_terminal_its_echo_back(vault: Vault) -> None:
