@@ -19,7 +19,7 @@ from impyard.addon.request import Request
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.masking import Mask
 from impyard.addon.vault.sentinels import Sentinels
-from impyard.addon.vault.tripwire import Found, Tripwire
+from impyard.addon.vault.tripwire import SHORTEST, Found, Tripwire
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,8 @@ class SecretWatch:
         if (mask := masks.get(values)) is None:
             if len(masks) >= _MASKS:
                 del masks[next(iter(masks))]
-            mask = masks[values] = Mask(value.encode() for value in values)
+            # A key as short as `ollama` is a word that answers have of their own.
+            mask = masks[values] = Mask(value.encode() for value in values if len(value) >= SHORTEST)
         self._last_mask = credential, taken, mask
         return mask
 

@@ -168,7 +168,13 @@ class Enclosure:
         image = self._image()
         apart = (plan.workspace,) if plan.workspace and not plan.workspace.is_relative_to(plan.root) else ()
         secret = handover.kept_back(
-            (plan.root, *apart), plan.allowed, plan.root, plan.workspace, self.receipt, self._note
+            (plan.root, *apart),
+            plan.allowed,
+            plan.root,
+            plan.workspace,
+            None if user.is_ours else user.uid,
+            self.receipt,
+            self._note,
         )
         guard = self._guard()
         hidden = {found.path for found in secret}

@@ -27,20 +27,24 @@ def kept_back(
     allowed: Sequence[Path],
     root: Path,
     workspace: Path | None,
+    reader: int | None,
     receipt: Receipt,
     note: Callable[[str], None],
 ) -> list[secretscan.Found]:
-    """What of `folders` the box must not see, told to `note` and put into the receipt."""
+    """What of `folders` the box must not see, told to `note` and put into the receipt. reader: the box's user, where it
+    is not the caller."""
     found = secretscan.scan(folders)
     secret = secretscan.without_allowed(found, allowed, root)
-    for line in secretscan.notes(secret, root):
+    hidden = {item.path for item in secret}
+    on_purpose = [item for item in found if item.path not in hidden]
+    for line in (*secretscan.notes(secret, root), *secretscan.shown_notes(on_purpose, root, reader)):
         note(line)
     if workspace is not None and (known := secretscan.tracked(secret, workspace)):
         names = secretscan.shown(known[0], workspace) + (f" and {len(known) - 1} more" if known[1:] else "")
         note(f"git tracks {names}: its history shows that to the agent, and `git add -A` fails while covered")
     receipt.kept = [item.record() for item in secret[: secretscan.RECORDED]]
     receipt.kept_more = max(0, len(secret) - secretscan.RECORDED)
-    receipt.shown = sorted({str(item.path) for item in found} - {str(item.path) for item in secret})
+    receipt.shown = sorted(str(item.path) for item in on_purpose)
     return secret
 
 

@@ -53,7 +53,6 @@ _NPM = linear(
 )
 _NPM_KEY = linear(rb"(?m)^([ \t]*[\"']?[^\s=#;]*\bkey[\"']?)[ \t]*=[^\r\n]*PRIVATE KEY[^\r\n]*")
 _YARN = linear(rb"(?m)(\bnpmAuth(?:Token|Ident)[\"']?[ \t]*:[ \t]*)(\"[^\"\n]*\"|'[^'\n]*'|[^\s,}#][^,}#\r\n]*|)")
-_PASSWORD = linear(rb"(?im)^([ \t]*[\w.-]*passw(?:or)?d[ \t]*=)[^\n]*")
 
 
 def git_settings(text: str) -> str | None:
@@ -97,11 +96,6 @@ def yarn_settings(text: str) -> str | None:
 def urls(text: str) -> str | None:
     """Any text, without the passwords in URLs."""
     return _text(_without_users(_bytes(text)))
-
-
-def passwords(text: str) -> str | None:
-    """Lines of settings without the passwords in them, and in URLs."""
-    return _text(_without_users(_replaced(_PASSWORD, lambda found: found[1], _bytes(text))))
 
 
 def _bytes(text: str) -> bytes:

@@ -75,6 +75,8 @@ def without_allowed(found: Sequence[Found], allowed: Iterable[Path], root: Path)
     shown: set[Path] = set()
     for path in allowed:
         places = {Path(os.path.normpath(root / path)), Path(os.path.realpath(root / path))}
+        if any(root.is_relative_to(place) for place in places):  # an empty variable in a script is enough for it
+            raise ImpyardError(f"--allow-file {visible(str(path))}: that is the project as a whole", hint=_ALLOW_HINT)
         meant = [
             item for item in found if item.kind != CHANNEL and not places.isdisjoint((item.path, *item.path.parents))
         ]
@@ -85,13 +87,39 @@ def without_allowed(found: Sequence[Found], allowed: Iterable[Path], root: Path)
 
 
 def notes(found: Iterable[Found], root: Path) -> list[str]:
-    """What to say before a run, line by line; nothing of environment files, sockets and pipes, which nobody expects in
-    a box."""
+    """What to say before a run, line by line; nothing of sockets and pipes, which nobody expects in a box. Environment
+    files share one line: a program that reads an empty one wonders."""
+    found = list(found)
+    lines = []
+    if environments := [item for item in found if item.kind == ENVIRONMENT]:
+        more = len(environments) - 1
+        others = f" and {more} more environment {'file' if more == 1 else 'files'}" if more else ""
+        lines.append(f"covered in the box: {shown(environments[0].path, root)}{others}")
     worth = [item for item in found if item.kind not in (ENVIRONMENT, CHANNEL)]
-    lines = [f"{item.how} in the box: {shown(item.path, root)} ({item.kind})" for item in worth[:NOTED]]
+    named = worth if len(worth) <= NOTED + 1 else worth[:NOTED]
+    lines += [f"{item.how} in the box: {shown(item.path, root)} ({item.kind})" for item in named]
     if worth:
-        more = f"and {len(worth) - NOTED} more, which the receipt names; " if len(worth) > NOTED else ""
-        lines.append(f"{more}`--allow-file PATH` shows the agent one as it is")
+        left = len(worth) - len(named)
+        more_words = f"and {left} more, which `impyard doctor` lists; " if left else ""
+        lines.append(f"{more_words}`--allow-file PATH` shows the agent one as it is")
+    return lines
+
+
+def shown_notes(items: Sequence[Found], root: Path, reader: int | None) -> list[str]:
+    """What to say of files that are shown on purpose. reader: the user of a box that is not the caller's, who may not
+    be able to read them."""
+    if not items:
+        return []
+    names = [shown(item.path, root) for item in items[:NOTED]]
+    more = f" and {len(items) - NOTED} more" if len(items) > NOTED else ""
+    lines = [f"shown to the agent on purpose: {', '.join(names)}{more}"]
+    for item in items[:NOTED] if reader is not None else ():
+        try:
+            status = item.path.stat()
+        except OSError:
+            continue
+        if status.st_uid != reader and not status.st_mode & 0o004:
+            lines.append(f"{shown(item.path, root)}: the box's user ({reader}) cannot read it; `chmod o+r` lets it")
     return lines
 
 
@@ -166,8 +194,11 @@ def _walk(roots: Sequence[Path]) -> Iterator[Found]:
                         ):
                             yield from _look(str(target), look, roots, is_link=True)
             except PermissionError as exc:
-                # A box that runs as the caller cannot read it either; one that root starts runs as another user.
-                if os.geteuid() == 0:
+                # A box that root starts runs as another user. One that runs as the caller may open again what it owns,
+                # in a workspace that it can write to.
+                if os.geteuid() != 0 and folder != str(root):
+                    yield Found(Path(folder), "unreadable folder", True)
+                else:
                     raise ImpyardError(
                         f"cannot search {visible(str(exc.filename))} for files with secrets",
                         hint="the box might read what root cannot",
@@ -213,8 +244,7 @@ def _look(
     except FileNotFoundError:
         return
     except OSError:
-        if os.geteuid() == 0:  # see above
-            yield Found(Path(path), look.kind)
+        yield Found(Path(path), look.kind)  # see above
         return
     if look.look is not None and (kind := look.look(data)):
         yield Found(Path(path), kind)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,19 +91,22 @@ def search(root: Path, kept: Collection[Path]) -> Search:
     pattern = linear(_SEARCH.encode())
     spots: list[Spot] = []
     count = 0
+    complete = True
     for path in _files(root, {str(path) for path in kept}):
         if count >= MAX_FILES:
-            return Search(spots, count, False)
+            complete = False
+            break
         count += 1
-        data = _text(path)
-        spots += [Spot(Path(path), line, kind) for kind, line in _hits(pattern, data)]
-    return Search(sorted(set(spots)), count, True)
+        matches = list(itertools.islice(pattern.finditer(data := _text(path)), MAX_HITS + 1))
+        complete = complete and len(matches) <= MAX_HITS
+        spots += [Spot(Path(path), line, kind) for kind, line in _hits(matches[:MAX_HITS], data)]
+    return Search(sorted(set(spots)), count, complete)
 
 
-def _hits(pattern: re2._Regexp, data: bytes) -> Iterator[tuple[str, int]]:
+def _hits(matches: Iterable[re2._Match], data: bytes) -> Iterator[tuple[str, int]]:
     """Each find's kind and line."""
     line, end = 1, 0
-    for found in itertools.islice(pattern.finditer(data), MAX_HITS):
+    for found in matches:
         kind = _NAMES[found.lastindex - 1]
         text = found[0]
         line += data.count(b"\n", end, found.start())

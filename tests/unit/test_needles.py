@@ -67,3 +67,12 @@ def test_a_watch_does_not_grow_with_each_renewal() -> None:
     assert resident_mb() - before < 40
     assert sorted(took)[15] < 0.1
     assert all(watch.tripwire().look(token.encode(), ()) for token in tokens[-5:]), "the latest are still looked for"
+
+
+def test_a_key_that_is_a_word_is_masked_in_no_answer() -> None:
+    """As local models have: `ollama`. A longer one is a secret."""
+    watch = SecretWatch()
+    short = Credential("ollama", "api_key", key="ollama")
+    assert watch.mask(short, ["ollama"]).whole(b"ollama runs") == b"ollama runs"
+    long = Credential("mine", "api_key", key="ollama-9Fq3Zx")
+    assert watch.mask(long, [long.key]).whole(long.key.encode()) == b"*" * len(long.key)

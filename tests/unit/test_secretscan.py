@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.secretkinds import ENVIRONMENT
-from impyard.runner.secretscan import Found, notes, scan, tracked, without_allowed
+from impyard.runner.secretscan import CHANNEL, Found, notes, scan, shown_notes, tracked, without_allowed
 
 
 def hidden(*roots: Path) -> list[tuple[Path, bool]]:
@@ -322,10 +321,14 @@ def test_a_file_of_a_gigabyte_is_not_read_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
-def test_what_nobody_may_read_needs_no_cover(tmp_path: Path) -> None:
-    plant(tmp_path, {"a.pem": KEY})
-    (tmp_path / "a.pem").chmod(0)
-    assert scan([tmp_path]) == []
+def test_what_cannot_be_read_is_covered_as_the_box_could_open_it_again(tmp_path: Path) -> None:
+    plant(tmp_path, {"a.pem": KEY, "shut/.env": "S=1"})
+    for name in ("a.pem", "shut"):
+        (tmp_path / name).chmod(0)
+    try:
+        assert names(scan([tmp_path]), tmp_path) == ["a.pem", "shut"]
+    finally:
+        (tmp_path / "shut").chmod(0o700)
 
 
 def test_a_key_with_a_name_that_the_engine_cannot_be_told_is_refused(tmp_path: Path) -> None:
@@ -400,13 +403,16 @@ def test_a_file_is_shown_on_purpose(several: Path, allowed: list[str], left: lis
         ("../elsewhere", "no such file"),
         ("pipe", "never shown"),
         (".env.d/x", "covered as a whole"),
-        ("", "not covered"),
+        ("", "project as a whole"),
+        (".", "project as a whole"),
+        ("..", "project as a whole"),
+        ("/", "project as a whole"),
+        ("src/..", "project as a whole"),
     ],
 )
 def test_who_shows_what_is_not_covered_is_told(several: Path, path: str, why: str) -> None:
-    root = several if path else several / "src"
     with pytest.raises(ImpyardError, match=why) as error:
-        without_allowed(scan([root]), [Path(path)], root)
+        without_allowed(scan([several]), [Path(path)], several)
     assert error.value.hint
 
 
@@ -414,10 +420,32 @@ def test_a_run_says_in_few_lines_what_it_keeps_from_the_box(several: Path) -> No
     for number in range(9):
         (several / f"{number}\x1b.p12").touch()
     lines = notes(scan([several]), several)
-    assert lines[0] == "cleaned in the box: .git/config (secret in git's settings)"
-    assert len(lines) == 6 and lines[-1].startswith("and 7 more") and "--allow-file PATH" in lines[-1]
-    assert not any(".env" in line or "pipe" in line or "\x1b" in line or TOKEN in line for line in lines)
-    assert notes([item for item in scan([several]) if item.kind == ENVIRONMENT], several) == []
+    assert lines[0] == "covered in the box: .env and 1 more environment file"
+    assert lines[1] == "cleaned in the box: .git/config (secret in git's settings)"
+    assert len(lines) == 7 and lines[-1].startswith("and 7 more") and "--allow-file PATH" in lines[-1]
+    assert not any("pipe" in line or "\x1b" in line or TOKEN in line for line in lines)
+    assert notes([item for item in scan([several]) if item.kind == CHANNEL], several) == []
+
+
+def test_one_more_than_the_few_is_named_too(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"{number}.p12").touch()
+    assert [line.split(": ")[-1] for line in notes(scan([tmp_path]), tmp_path)[:6]] == [
+        f"{number}.p12 (key store)" for number in range(6)
+    ]
+
+
+def test_what_is_shown_on_purpose_is_named_and_whether_the_box_can_read_it(several: Path) -> None:
+    found = [item for item in scan([several]) if item.path.name in (".env", "a.pem")]
+    assert shown_notes([], several, None) == []
+    assert shown_notes(found, several, None) == ["shown to the agent on purpose: .env, keys/a.pem"]
+    (several / ".env").chmod(0o600)
+    (several / "keys/a.pem").chmod(0o644)
+    other = os.getuid() + 1
+    assert shown_notes(found, several, other)[1:] == [
+        f".env: the box's user ({other}) cannot read it; `chmod o+r` lets it"
+    ]
+    assert len(shown_notes(found, several, os.getuid())) == 1
 
 
 def test_files_that_git_tracks_are_told_from_others(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ HEADS = [
     "GITCRYPTKEY ",
 ]
 SIZE = 256 * 1024
-BOUND = 1.5  # seconds of the processor, for one look at that much; measured 0.1 at most. Going back: minutes
+BOUND = 1.5  # seconds of the processor, for one look at that much. Going back: minutes
 
 
 def looks() -> dict[str, Callable[[bytes], object]]:
