@@ -59,7 +59,7 @@ class Entry(msgspec.Struct, frozen=True):
         if self.injected:
             parts.append(f"with {self.credential}")
         elif self.credential:
-            parts.append(f"no credential {self.credential}")
+            parts.append("no credential" if self.rule == self.credential else f"no credential {self.credential}")
         if self.secret is not None:
             parts.append(secret_text(msgspec.structs.asdict(self.secret)))
         if self.follows:

@@ -98,10 +98,15 @@ class Table:
 def _rule(entry: Entry, *, named: bool) -> str:
     """Where the deciding rule stands, with what it says if `named`; or which rule came closest."""
     if entry.at is not None:
-        return f"{_short(entry.at)} {entry.rule}" if named and entry.rule else _short(entry.at)
+        return f"{_short(entry.at)} {_named(entry.rule)}" if named and entry.rule else _short(entry.at)
     if entry.nearest is not None:
         return f"closest {_short(entry.nearest.at)} ({entry.nearest.failed})"
     return "(own check)" if entry.is_own_check else ""
+
+
+def _named(rule: str) -> str:
+    """A rule by its name as such, since it may be called like a credential; one without a name says what it does."""
+    return rule if rule.startswith(("ALLOW ", "DENY ")) else f"rule {rule}"
 
 
 def _short(at: str) -> str:

@@ -567,3 +567,12 @@ def test_a_page_of_plain_lines_loads_neither_docker_nor_the_judge_nor_rich(proje
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CHECKOUT, check=True).stdout
     assert out.splitlines()[-1] == "0 []"
+
+
+def test_a_rule_and_a_credential_of_one_name_are_told_apart(project: Path) -> None:
+    write(project, RUN, (UNLISTED, request("POST", "api.test", "/x")))
+    line = json.loads(log_path(project).read_text())
+    line |= {"at": "policies/gateway.yaml:8", "rule": "anthropic", "credential": "anthropic", "reason": "rule"}
+    log_path(project).write_text(json.dumps(line) + "\n")
+    text = " ".join(" ".join(without_colours(in_terminal(project, 160))).split())
+    assert "gateway.yaml:8 rule anthropic; no credential" in text
