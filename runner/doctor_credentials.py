@@ -12,6 +12,7 @@ from impyard.addon.vault.store import Vault, default_dir
 from impyard.runner import keysources
 from impyard.runner.doctor import Check
 from impyard.runner.pifiles import agent_folder
+from impyard.runner.typed import as_typed
 from impyard.runner.vault_words import expiry, failure
 
 _MEND_PI = "mend that file, or move it away and use /login in `pi`"
@@ -24,7 +25,7 @@ def credential_checks(environ: Mapping[str, str]) -> Iterator[Check]:
     now_ms = time.time() * 1000
     held, broken = [], []
     for name, one in sorted(contents.credentials.items()):
-        about = "; ".join(filter(None, (expiry(one, now_ms), failure(one, now_ms))))
+        about = "; ".join(filter(None, (expiry(one, now_ms), as_typed(failure(one, now_ms)))))
         held.append(f"{name} ({about})" if about else name)
         is_over = one.kind == "oauth" and 0 < one.expires < now_ms
         if one.failure or (is_over and not one.refresh and name not in contents.in_keyring):
