@@ -76,10 +76,10 @@ class Injector:
 
     def apply(self, request: http.Request, injection: Injection | None, *, sentinels_pass: bool) -> None:
         """Make the headers of an allowed request those that may leave: without sentinels, and with the credential."""
+        if injection is not None:
+            put_on(request, injection)  # first: the sentinel in its place is then gone, and mostly there is no other
         if not sentinels_pass:
             take_off(request, self.holds_sentinel)
-        if injection is not None:
-            put_on(request, injection)
 
     def holds_sentinel(self, data: bytes) -> bool:
         """Whether a sentinel of this run stands in `data`, in any encoding that is looked for."""
