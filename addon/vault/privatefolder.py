@@ -38,7 +38,7 @@ class PrivateFolder:
     def stamp(self, name: str) -> Stamp | None:
         """What tells one state of a file from another; None while there is no such file."""
         try:
-            return stamp_of(os.stat(self.path / name, follow_symlinks=False))
+            return stamp_of(os.lstat(f"{self.path}/{name}"))  # for each request: Path's own joining takes 10 us
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as exc:
