@@ -214,7 +214,7 @@ def test_a_key_in_a_policy_is_a_fault_that_does_not_show_it(entry: str, key: str
 
 @pytest.mark.parametrize(
     "text",
-    ["Bearer ", "//registry.npmjs.org/:_authToken=", "x-access-token:", "/api/v4/projects/1234567/packages/npm/"],
+    ["Bearer ", "//npm.example.org/:_authToken=", "x-access-token:", "/api/v4/projects/1234567/packages/npm/"],
 )
 def test_control_what_templates_are_made_of_is_no_key(text: str) -> None:
     assert not looks_secret(text)

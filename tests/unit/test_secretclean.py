@@ -129,6 +129,6 @@ def test_yarn_keeps_all_but_its_tokens(text: str, clean: str | None) -> None:
 
 
 def test_pip_keeps_its_index_without_the_user() -> None:
-    text = f"[global]\nindex-url = https://u:{TOKEN}@r.test/simple\nextra-index-url = https://pypi.org/simple\n"
-    clean = "[global]\nindex-url = https://r.test/simple\nextra-index-url = https://pypi.org/simple\n"
+    text = f"[global]\nindex-url = https://u:{TOKEN}@r.test/simple\nextra-index-url = https://more.test/simple\n"
+    clean = "[global]\nindex-url = https://r.test/simple\nextra-index-url = https://more.test/simple\n"
     assert urls(text) == clean
