@@ -17,7 +17,7 @@ from pathlib import Path
 from impyard.addon.errors import ImpyardError
 
 INTERVAL_S = 0.1
-_OTHER_FILES = 256  # that this process may have open besides
+_SPARE_FILES = 64  # that this process may open besides
 
 Identity = tuple[int, int]
 
@@ -85,7 +85,7 @@ def _hold(path: Path, held: contextlib.ExitStack) -> Identity | None:
 def _make_room(count: int) -> None:
     """Let this process hold `count` files more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + _OTHER_FILES
+    wanted = len(os.listdir("/proc/self/fd")) + count + _SPARE_FILES
     if soft == resource.RLIM_INFINITY or wanted <= soft:
         return
     if hard != resource.RLIM_INFINITY and wanted > hard:

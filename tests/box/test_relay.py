@@ -493,10 +493,10 @@ def test_nothing_that_the_agent_does_to_process_1_puts_the_deadline_off(run: Run
         "        while True: os.kill(1, signal.SIGALRM)\n"
         "time.sleep(60)\n"
     )
-    start_and_end_s = run("true").seconds  # of a box on this machine, now
     result = run('python3 -c "$ATTACK"', deadline_s=6, env={"PATH": "/usr/bin:/bin", "ATTACK": attack})
     assert result.lines == ["busy"], result
-    assert result.code == 124 and result.seconds < 9 + start_and_end_s
+    # Long before the agent's own minute: sixty busy processes and their end take a slow machine ten seconds by themselves.
+    assert result.code == 124 and result.seconds < 20
 
 
 @pytest.mark.parametrize(("code", "seen"), [(3, 3), (123, 123), (124, 1), (125, 1), (126, 1), (127, 127)])
