@@ -495,7 +495,7 @@ def test_nothing_that_the_agent_does_to_process_1_puts_the_deadline_off(run: Run
     )
     result = run('python3 -c "$ATTACK"', deadline_s=6, env={"PATH": "/usr/bin:/bin", "ATTACK": attack})
     assert result.lines == ["busy"], result
-    # Long before the agent's own minute: sixty busy processes and their end take a slow machine ten seconds by themselves.
+    # Long before the agent's own minute: sixty busy processes take a slow machine ten seconds by themselves.
     assert result.code == 124 and result.seconds < 20
 
 
