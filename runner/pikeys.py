@@ -14,7 +14,6 @@ import msgspec
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
-from impyard.addon.vault.oauth import codex_account
 from impyard.addon.vault.store import fault_of_value
 from impyard.runner.pifiles import RESERVED_FIELDS, resolve_template, template_variables
 from impyard.runner.plainpi import plain_extra, plain_provider
@@ -44,7 +43,7 @@ def login_credential(name: str, entry: Mapping[str, Any], environ: Mapping[str, 
             access=access,
             refresh=refresh,
             expires=login_expires(entry),
-            account=_account(entry) or (codex_account(access) if name == "openai-codex" else ""),
+            account=_account(entry) or (_account_in(access) if name == "openai-codex" else ""),
             source="pi",
             pi_file=os.path.realpath(file),  # as pi locks it
         )
@@ -122,6 +121,12 @@ def login_expires(entry: Mapping[str, Any]) -> int:
 def _account(entry: Mapping[str, Any]) -> str:
     account = _text(entry, "accountId")
     return "" if fault_of_value(account) else account
+
+
+def _account_in(access: str) -> str:
+    from impyard.addon.vault.oauth import codex_account  # the rest of it is the gateway's: no start need load it
+
+    return codex_account(access)
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str:
