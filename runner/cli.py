@@ -1,23 +1,21 @@
 """The command line: finds the command, prints errors, sets the exit status. No logic of its own.
 
-Commands are loaded when they are called, so that `impyard --help` loads neither docker, mitmproxy nor rich. A command
-is a click command in a module of its own; its function returns its exit status, or None for 0, and raises
-`ImpyardError` for what the user can mend.
+Commands are loaded when they are called (`lazygroup`), so that `impyard --help` loads neither docker, mitmproxy nor
+rich.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner import streams
+from impyard.runner.lazygroup import Entry, LazyGroup
 from impyard.runner.streams import OutputError
 from impyard.runner.text import columns_of, visible, wrapped
 from impyard.runner.typed import as_typed
@@ -28,20 +26,13 @@ INDENT = "  "  # before the second line of a long error
 REFUSED = 125  # the status that `docker run` uses when nothing was started
 
 
-class Entry(NamedTuple):
-    """A command: `target` is `module:function`, `failed` the exit status when it raises `ImpyardError`."""
-
-    target: str
-    help: str
-    failed: int = 1
-
-
 COMMANDS: dict[str, Entry] = {
     "run": Entry("impyard.runner.run_cmd:run", "Run the agent in a locked box on a prompt.", REFUSED),
     "init": Entry("impyard.runner.init:init", "Write a commented policy into this project."),
     "vault": Entry("impyard.runner.vault_cmd:vault", "Keep the keys that the gateway puts on requests."),
     "decisions": Entry("impyard.runner.decisions_view:decisions", "Show what the judge decided, and check the log."),
     "runs": Entry("impyard.runner.runs_cmd:runs", "List, show, stop and prune runs."),
+    "policy": Entry("impyard.runner.policy_cmd:policy", "Check, explain, test and change the policy."),
     "prove": Entry("impyard.runner.prove:prove", "Try to break out of a box without an agent, and show the result."),
     "doctor": Entry("impyard.runner.doctor:doctor", "Check what this machine has and lacks."),
     "gateway": Entry("impyard.runner.gateway_cmd:gateway", "Run the judge alone, as a proxy for other tools."),
@@ -56,30 +47,8 @@ EXAMPLES = (
 )
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called; the list of commands needs no import."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        module, _, name = entry.target.partition(":")
-        command = getattr(importlib.import_module(module), name)
-        assert isinstance(command, click.Command), entry.target
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            close = difflib.get_close_matches(name, COMMANDS, 1)
-            proposal = f"; did you mean '{close[0]}'?" if close else ""
-            raise click.UsageError(f"no such command '{name}'{proposal}", ctx)
-        return super().resolve_command(ctx, args)
+class Root(LazyGroup):
+    """The commands, with examples."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
@@ -90,10 +59,6 @@ class LazyGroup(click.Group):
                 EXAMPLES, col_max=max(len(command) for command, _ in EXAMPLES) if formatter.width > 80 else 8
             )
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
-
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
@@ -101,7 +66,9 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Root, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
 )
@@ -154,7 +121,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: list[str], failed: int) -> int:
     """The command's exit status, its errors printed. Raises OutputError only."""
     try:
-        result: Any = root.main(args, prog_name="impyard", standalone_mode=False)
+        # https://no-color.org: set and not empty. What is printed with rich looks for itself.
+        color = False if os.environ.get("NO_COLOR") else None
+        result: Any = root.main(args, prog_name="impyard", standalone_mode=False, color=color)
         return result if isinstance(result, int) else 0
     except OutputError:
         raise

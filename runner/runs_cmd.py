@@ -16,6 +16,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner import removal
 from impyard.runner import runs as runs_
 from impyard.runner.amounts import Number, Whole
+from impyard.runner.lazygroup import Entry, LazyGroup
 from impyard.runner.project import find_root
 from impyard.runner.receipt import bytes_text, counts_text, file_text
 from impyard.runner.spotted import record_text
@@ -33,7 +34,11 @@ _project = click.option(
 )
 
 
-@click.group(invoke_without_command=True)
+# Commands that are imported when they are called; the others are below.
+COMMANDS: dict[str, Entry] = {}
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS, invoke_without_command=True)
 @_project
 @click.pass_context
 def runs(ctx: click.Context, project: Path | None) -> int:

@@ -1,0 +1,58 @@
+"""A group of commands that are imported when they are called, so that help and completion load nothing else."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import click
+
+
+class Entry(NamedTuple):
+    """A command: `target` is `module:function`, `failed` the exit status when it raises `ImpyardError`."""
+
+    target: str
+    help: str
+    failed: int = 1
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are those of `entries`, by name and in that order, and those that were added to it.
+
+    A command is a click command in a module of its own; its function returns its exit status, or None for 0, and
+    raises ImpyardError for what the user can mend.
+    """
+
+    def __init__(self, *args: Any, entries: Mapping[str, Entry], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.entries = entries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*(name for name in self.commands if name not in self.entries), *self.entries]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self.entries.get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = entry.target.partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command), entry.target
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
+            close = difflib.get_close_matches(name, known, 1)
+            proposal = f"; did you mean '{close[0]}'?" if close else ""
+            raise click.UsageError(f"no such command '{name}'{proposal}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        room = formatter.width - 6 - max(map(len, self.list_commands(ctx)), default=0)
+        own = [(name, command.get_short_help_str(room)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl([*own, *((name, entry.help) for name, entry in self.entries.items())])

@@ -1,0 +1,16 @@
+"""`impyard policy`: the group. Each of its commands has a module of its own."""
+
+from __future__ import annotations
+
+import click
+
+from impyard.runner.lazygroup import Entry, LazyGroup
+
+COMMANDS: dict[str, Entry] = {
+    "schema": Entry("impyard.runner.policy_schema:schema", "Print the JSON Schema that editors check a policy with."),
+}
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS)
+def policy() -> None:
+    """Check, explain, test and change the policy of a project."""
