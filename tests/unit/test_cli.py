@@ -18,6 +18,7 @@ import impyard as package
 from impyard.addon.errors import ImpyardError
 from impyard.runner import cli, run_cmd
 from impyard.runner.cli import COMMANDS, main
+from impyard.runner.run_options import Memory
 
 ROOT = Path(str(package.__file__)).parent.parent
 
@@ -272,7 +273,7 @@ def test_an_empty_prompt_or_two_of_them_are_refused() -> None:
     ("text", "size"), [("512m", 512 * 1024**2), ("4g", 4 * 1024**3), ("1.5G", 1536 * 1024**2), ("64MiB", 64 * 1024**2)]
 )
 def test_memory_sizes_read_as_people_write_them(text: str, size: int) -> None:
-    assert run_cmd.Memory().convert(text, None, None) == size
+    assert Memory().convert(text, None, None) == size
 
 
 BARE = re.compile(r"(?<![`\w./'-])impyard (?:" + "|".join(cli.COMMANDS) + r")\b")

@@ -1,0 +1,135 @@
+"""The options of every command that starts a run, written once, and what they come to."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from impyard.runner.amounts import Number, Whole
+
+MAX_CEILING_MIN = 7 * 24 * 60
+MIN_MEMORY = 64 * 1024**2
+_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Memory(click.ParamType[int]):
+    """A size such as `512m` or `4g`, in bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([bkmg]?)i?b?", str(value).strip().lower())
+        if not match or (size := int(float(match[1]) * _UNITS[match[2]])) < MIN_MEMORY:
+            self.fail(f"`{value}` is no size of at least 64m (for example 512m or 4g)", param, ctx)
+        return size
+
+
+class PromptCommand(click.Command):
+    """Takes an argument such as `- fix this` for a prompt: no option has a space before its `=`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        takes_value = {name for param in self.params if not getattr(param, "is_flag", False) for name in param.opts}
+        before, prompt = list[str](), list[str]()
+        for number, arg in enumerate(args):
+            if arg == "--":
+                before += args[number:]
+                break
+            is_value = number > 0 and args[number - 1] in takes_value
+            if arg.startswith("-") and re.search(r"\s", arg.partition("=")[0]) and not is_value:
+                prompt.append(arg)
+            else:
+                before.append(arg)
+        if prompt:
+            before += prompt if "--" in before else ["--", *prompt]
+        return super().parse_args(ctx, before)
+
+
+_FILE = click.Path(path_type=Path)
+
+WORKSPACE = click.option(
+    "--workspace",
+    type=_FILE,
+    metavar="DIR",
+    help="An existing folder for the agent to work in. Default: a new one in runs/.",
+)
+# Those of `run` and `runs resume`, in the order of the help.
+_PLACES = (
+    click.option("--prompt-file", type=click.File("rb"), help="Read the prompt from a file."),
+    click.option("--project", type=_FILE, metavar="DIR", help="The project that the box may read."),
+    click.option(
+        "--policy",
+        "policies",
+        type=_FILE,
+        multiple=True,
+        metavar="FILE",
+        help="Judge by this file instead of policies/gateway.yaml; later files win. May be given again.",
+    ),
+)
+_REST = (
+    click.option(
+        "--allow-file",
+        "allowed",
+        type=_FILE,
+        multiple=True,
+        metavar="PATH",
+        help="Show the agent this file of the project although it holds a secret. May be given again.",
+    ),
+    click.option("--model", metavar="PROVIDER/MODEL", help="The model, or `demo`. Default: that of your pi settings."),
+    click.option(
+        "--ceiling",
+        type=Number(MAX_CEILING_MIN),
+        default=30.0,
+        show_default=True,
+        metavar="MINUTES",
+        help="End the run after this time, whatever it does.",
+    ),
+    click.option("--cpus", type=Number(4096), metavar="N", help="Processors for the box. Default: 2."),
+    click.option("--memory", type=Memory(), metavar="SIZE", help="Memory for the box, swap included. Default: 4g."),
+    click.option(
+        "--pids",
+        type=Whole(32, 1_000_000),
+        default=512,
+        show_default=True,
+        metavar="N",
+        help="Processes in the box, at least 32.",
+    ),
+    click.option("--image", metavar="NAME", help="Another image for the box, with impyard's relay in it."),
+    click.option("--json", "as_json", is_flag=True, help="Print pi's events instead of a view for people."),
+)
+
+
+def run_options(*own: Option) -> Option:
+    """The options that all runs have, as a decorator; `own` are the command's, after the places."""
+
+    def put_on(function: Callable[..., Any]) -> Callable[..., Any]:
+        every: tuple[Option, ...] = (*_PLACES, *own, *_REST)
+        for option in reversed(every):
+            function = option(function)
+        return function
+
+    return put_on
+
+
+def carry_out(prompt: bytes, *, as_json: bool, ceiling: float, **given: Any) -> int:
+    """Run the agent with these options, `given` by their names in `run.Options`; the exit status."""
+    from impyard.runner.gateway import spawn
+
+    with spawn() as spawned:  # first of all: it takes longest to come up
+        from impyard.runner.cli import INTERRUPTED, version
+        from impyard.runner.run import Options, run
+        from impyard.runner.view import make_view
+
+        options = Options(prompt=prompt, ceiling_s=ceiling * 60, **given)
+        try:
+            return run(options, make_view(as_json=as_json, environ=os.environ), version(), spawned)
+        except KeyboardInterrupt:
+            return INTERRUPTED  # said already; click would add an empty line
