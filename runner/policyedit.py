@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.policyplaces import BREAK, NoPlaces, Place, line_end, line_start, places
+from impyard.runner.yamlplaces import BREAK, NoPlaces, Place, line_end, line_start, places
 from impyard.runner.policytext import (
     NewEntry,
     NewRule,
