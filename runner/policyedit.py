@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.yamlplaces import BREAK, NoPlaces, Place, line_end, line_start, places
 from impyard.runner.policytext import (
     NewEntry,
     NewRule,
@@ -26,6 +25,7 @@ from impyard.runner.policytext import (
     flow_text,
     rule_lines,
 )
+from impyard.runner.yamlplaces import BREAK, NoPlaces, Place, line_end, line_start, places
 
 __all__ = ["CannotEdit", "NewEntry", "NewRule", "insert_entry", "insert_rule", "insert_text"]
 
