@@ -8,6 +8,7 @@ could read the new file. Nothing can keep the cover on, so the box must end.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import threading
@@ -32,10 +33,14 @@ class CoverWatch:
 
     def __init__(self, paths: Iterable[Path], on_bare: Callable[[Path], None]) -> None:
         paths = list(paths)
-        self._held = contextlib.ExitStack()
         _make_room(len(paths))
         with contextlib.ExitStack() as held:
-            self._found = {path: _hold(path, held) for path in paths}
+            try:
+                self._found = {path: _hold(path, held) for path in paths}
+            except OSError as exc:
+                if exc.errno == errno.EMFILE:
+                    raise _too_many(len(paths)) from exc
+                raise
             self._held = held.pop_all()
         self._on_bare = on_bare
         self._over = threading.Event()
@@ -83,17 +88,27 @@ def _hold(path: Path, held: contextlib.ExitStack) -> Identity | None:
 
 
 def _make_room(count: int) -> None:
-    """Let this process hold `count` files more."""
+    """Let this process hold `count` files more than it might so far.
+
+    What it holds cannot be counted: /proc/self/fd does not list the numbers that the kernel has reserved for threads
+    that wait in accept(2). All of it is within the limit of before, so more than that many more are never needed.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = len(os.listdir("/proc/self/fd")) + count + _SPARE_FILES
-    if soft == resource.RLIM_INFINITY or wanted <= soft:
-        return
-    if hard != resource.RLIM_INFINITY and wanted > hard:
-        raise ImpyardError(
-            f"{count} files must be kept from the box, and this process may hold {hard}",
-            hint="raise its limit (`ulimit -Hn`), or choose a smaller project",
+    if hard != resource.RLIM_INFINITY and len(os.listdir("/proc/self/fd")) + count + _SPARE_FILES > hard:
+        raise _too_many(count)
+    if soft != resource.RLIM_INFINITY:
+        wanted = soft + count
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _too_many(count: int) -> ImpyardError:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return ImpyardError(
+        f"{count} files must be kept from the box, and this process may hold {limit}",
+        hint="raise its limit (`ulimit -Hn`), or choose a smaller project",
+    )
 
 
 def _identity(path: Path) -> Identity | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from tests.attacks.scoreboard import Scoreboard
+from tests.support.listening import still_accepting
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,3 +28,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Scoreboard(config))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobody_accepts_for_ever() -> Iterator[None]:
+    """Every listener of the tests is closed so that its thread ends: see tests/support/listening.py."""
+    yield
+    assert not (left := still_accepting()), f"close these with tests/support/listening.py: {left}"

@@ -18,6 +18,7 @@ from impyard.addon.frames import in_one_piece
 from tests.gateway.test_protocols import Http2
 from tests.support.gateway import LiveGateway
 from tests.support.h2origin import H2Origin
+from tests.support.listening import on_loopback
 from tests.support.origin import Pki
 
 pytestmark = pytest.mark.gateway
@@ -70,17 +71,13 @@ class Link:
 
     def __init__(self, port: int) -> None:
         self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._listening = on_loopback(self._serve)
+        self.port = self._listening.port
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
-                for ends in ((near, far), (far, near)):
-                    threading.Thread(target=self._carry, args=ends, daemon=True).start()
+    def _serve(self, near: socket.socket) -> None:
+        far = socket.create_connection(("127.0.0.1", self._target))
+        threading.Thread(target=self._carry, args=(far, near), daemon=True).start()
+        self._carry(near, far)
 
     def _carry(self, source: socket.socket, sink: socket.socket) -> None:
         under_way: deque[tuple[float, bytes]] = deque()
@@ -110,7 +107,7 @@ class Link:
             time.sleep(max(0.0, free - time.monotonic()))
 
     def close(self) -> None:
-        self._listener.close()
+        self._listening.close()
 
 
 def fetched(*words: str) -> float:

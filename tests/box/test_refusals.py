@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from tests.support.boxes import MakeProject
 from tests.support.engineproxy import engine_proxy
+from tests.support.listening import Listening
 from tests.support.project import PLAIN_POLICY, Caller, Project, Result, containers_created
 from tests.support.waiting import wait_until
 
@@ -120,16 +120,12 @@ def test_an_impostor_at_the_door(project: Project, serve: Callable[[socket.socke
         listener.bind(str(door / "judge.sock"))
         listener.listen(8)
 
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    with contextlib.suppress(OSError), connection:
-                        serve(connection, door)
+        def answer(connection: socket.socket) -> None:
+            with contextlib.suppress(OSError), connection:
+                serve(connection, door)
 
-        threading.Thread(target=accept, daemon=True).start()
-    with contextlib.suppress(OSError):
-        listener.shutdown(socket.SHUT_RDWR)
+        listening = Listening(listener, answer)
+    listening.close()
     result = project.finish(process)
     _check(project, result, since, project.root)
     assert "door" in error(result) and "gateway" in error(result)

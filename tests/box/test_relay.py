@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from impyard.runner import boxspec
 from impyard.runner.engine import attach, client, create, remove, start, wait_removed
 from impyard.runner.image import ensure_image
+from tests.support.listening import Listening, in_threads
 
 pytestmark = pytest.mark.box
 
@@ -51,34 +52,29 @@ class Door:
         self.answer = DENIAL
         self._tls = tls
         folder.mkdir(mode=0o700)
-        self._listeners = [self._listen("judge.sock", self._judge), self._listen("life.sock", self.lives.append)]
+        self._listeners = [
+            self._listen("judge.sock", in_threads(self._judge)),
+            self._listen("life.sock", self.lives.append),
+        ]
         for path in (folder, *folder.iterdir()):
             os.chown(path, UID, GID)
 
     def close(self) -> None:
-        for each in (*self._listeners, *self.lives):
-            each.close()
+        for listening in self._listeners:
+            listening.close()
+        for life in self.lives:
+            life.close()
 
     def hosts(self) -> set[str]:
         """First lines of what arrived, without those of the probes."""
         return {head.split("\r\n", 1)[0] for head in self.seen if HOST not in head}
 
-    def _listen(self, name: str, serve: Callable[[socket.socket], object]) -> socket.socket:
+    def _listen(self, name: str, serve: Callable[[socket.socket], object]) -> Listening:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.folder / name))
         listener.listen(100)
 
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    if serve == self.lives.append:
-                        serve(connection)
-                    else:
-                        threading.Thread(target=serve, args=[connection], daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        return listener
+        return Listening(listener, serve)
 
     def _judge(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection:

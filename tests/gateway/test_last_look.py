@@ -24,6 +24,7 @@ from tests.gateway.test_protocols import Http2
 from tests.support.gateway import Reply, read_reply
 from tests.support.h2origin import H2Origin
 from tests.support.keybed import A_KEY, A_LOGIN, ACCESS, KEY, KeyBed, entry, key_bed
+from tests.support.listening import on_loopback
 from tests.support.origin import Pki
 from tests.support.tokenendpoint import TokenEndpoint, says
 from tests.support.waiting import wait_until
@@ -208,14 +209,12 @@ class Slow:
     """A way to a port that is taken at once, and on which nothing moves before `release`."""
 
     def __init__(self, port: int) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
         self.taken, self.release = threading.Event(), threading.Event()
         self._target = port
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._listening = on_loopback(self._serve)
+        self.port = self._listening.port
 
-    def _serve(self) -> None:
-        client, _ = self._listener.accept()
+    def _serve(self, client: socket.socket) -> None:
         self.taken.set()
         self.release.wait(10)
         other = socket.create_connection(("127.0.0.1", self._target))
@@ -228,7 +227,7 @@ class Slow:
                     ways[source].sendall(data)
 
     def close(self) -> None:
-        self._listener.close()
+        self._listening.close()
 
 
 @pytest.mark.parametrize("body", ["", "content-length: 100000\r\n"], ids=["no body", "a streamed body"])

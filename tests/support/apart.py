@@ -5,6 +5,7 @@ Nothing that is sent there leaves it, so that it may play public addresses. Need
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -71,22 +72,34 @@ class NameServer:
         self.delay_s = 0.0
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("127.0.0.1", 53))
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def about(self, name: str) -> list[str]:
         """The types of the questions about a name so far."""
         return sorted(kind for asked, kind in self.asked if asked == name)
 
     def close(self) -> None:
+        self._over.set()
+        with contextlib.suppress(OSError):  # ENOTCONN; recvfrom(2) is woken all the same
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
         self._socket.close()
 
     def _serve(self) -> None:
         while True:
             try:
                 question, peer = self._socket.recvfrom(4096)
-                threading.Thread(target=self._answer, args=(question, peer), daemon=True).start()
             except OSError:
                 return
+            if self._over.is_set():
+                return
+            threading.Thread(target=self._serve_one, args=(question, peer), daemon=True).start()
+
+    def _serve_one(self, question: bytes, peer: tuple[str, int]) -> None:
+        with contextlib.suppress(IndexError, struct.error, OSError):  # no question, or nobody hears the answer any more
+            self._answer(question, peer)
 
     def _answer(self, question: bytes, peer: tuple[str, int]) -> None:
         labels, at = [], 12

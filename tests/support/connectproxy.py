@@ -8,6 +8,8 @@ import ssl
 import threading
 from collections.abc import Mapping
 
+from tests.support.listening import Listening
+
 
 class ConnectProxy:
     """Listens on loopback. The target's port decides the behaviour: see `misbehave`; others get their tunnel.
@@ -24,9 +26,8 @@ class ConnectProxy:
         self.misbehave: dict[str, bytes | None] = {}
         self.greeting = b"HTTP/1.1 200 Connection established\r\n\r\n"  # sent in pieces
         self.ended = threading.Event()
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._listening = Listening(socket.create_server(("127.0.0.1", 0), backlog=64), self._take)
+        self.port = self._listening.port
 
     def clear(self) -> None:
         self.connections = 0
@@ -34,20 +35,15 @@ class ConnectProxy:
 
     def close(self) -> None:
         self.ended.set()
-        self._socket.close()
+        self._listening.close()
 
     def targets(self) -> list[str]:
         """What tunnels were asked for, in order."""
         return [head.split(b" ")[1].decode() for head in self.heads]
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._socket.accept()
-            except OSError:
-                return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+    def _take(self, client: socket.socket) -> None:
+        self.connections += 1
+        threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.listening import Listening
+
 ENGINE_SOCKET = "/var/run/docker.sock"
 _REQUEST = re.compile(rb"([A-Z]+) (?:/v[0-9.]+)?(/\S*) HTTP/1\.1\r\n")
 
@@ -58,20 +60,18 @@ class EngineProxy:
         self._engine = (engine or os.environ.get("DOCKER_HOST", "")).removeprefix("unix://") or ENGINE_SOCKET
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self.path))
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.path))
         self.path.chmod(0o666)
-        self._listener.listen(32)
-        threading.Thread(target=self._accept, daemon=True).start()
+        listener.listen(32)
+        self._listening = Listening(listener, self._take)
 
     def release(self) -> None:
         self._released.set()
 
     def close(self) -> None:
         self.release()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._listening.close()
 
     def die(self) -> None:
         """Be gone, as an engine that was killed: every connection ends, and nobody listens."""
@@ -80,16 +80,13 @@ class EngineProxy:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                engine = socket.socket(socket.AF_UNIX)
-                engine.connect(self._engine)
-                self._open += [client, engine]
-                lost = threading.Event()
-                for source, sink, is_request in ((client, engine, True), (engine, client, False)):
-                    threading.Thread(target=self._pump, args=(source, sink, is_request, lost), daemon=True).start()
+    def _take(self, client: socket.socket) -> None:
+        engine = socket.socket(socket.AF_UNIX)
+        engine.connect(self._engine)
+        self._open += [client, engine]
+        lost = threading.Event()
+        for source, sink, is_request in ((client, engine, True), (engine, client, False)):
+            threading.Thread(target=self._pump, args=(source, sink, is_request, lost), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, is_request: bool, lost: threading.Event) -> None:
         with contextlib.suppress(OSError):

@@ -25,6 +25,7 @@ import msgspec
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault
 from impyard.certs.authority import ensure_authority
+from tests.support.listening import on_loopback
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -221,7 +222,6 @@ class LiveGateway:
     @contextlib.contextmanager
     def tcp_port(self) -> Iterator[int]:
         """A loopback port that leads to the door, for tools that know no unix socket."""
-        listener = socket.create_server(("127.0.0.1", 0), backlog=64)
 
         def pump(source: socket.socket, sink: socket.socket) -> None:
             with contextlib.suppress(OSError):
@@ -230,20 +230,14 @@ class LiveGateway:
             with contextlib.suppress(OSError):
                 sink.shutdown(socket.SHUT_WR)
 
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    client, _ = listener.accept()
-                    door = self.connect()
-                    door.settimeout(None)
-                    threading.Thread(target=pump, args=(client, door), daemon=True).start()
-                    threading.Thread(target=pump, args=(door, client), daemon=True).start()
+        def serve(client: socket.socket) -> None:
+            door = self.connect()
+            door.settimeout(None)
+            threading.Thread(target=pump, args=(door, client), daemon=True).start()
+            pump(client, door)
 
-        threading.Thread(target=accept, daemon=True).start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            listener.close()
+        with contextlib.closing(on_loopback(serve)) as listening:
+            yield listening.port
 
 
 @dataclass

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import threading
 
 import h2.config
 import h2.connection
 import h2.events
 from hpack import NeverIndexedHeaderTuple
+
+from tests.support.listening import on_loopback
 
 
 class H2Echo:
@@ -19,22 +20,15 @@ class H2Echo:
     def __init__(self, tls: ssl.SSLContext) -> None:
         tls.set_alpn_protocols(["h2"])
         self._tls = tls
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._socket.getsockname()[1]
         self.seen: list[list[tuple[str, str, bool]]] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._listening = on_loopback(self._serve)
+        self.port = self._listening.port
 
     def __enter__(self) -> H2Echo:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._socket.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._socket.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+        self._listening.close()
 
     def _serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError), self._tls.wrap_socket(client, server_side=True) as tls:

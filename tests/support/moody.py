@@ -7,11 +7,12 @@ import contextlib
 import socket
 import ssl
 import struct
-import threading
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import RequestReceived
+
+from tests.support.listening import on_loopback
 
 
 class _Listener(abc.ABC):
@@ -19,20 +20,11 @@ class _Listener(abc.ABC):
 
     def __init__(self) -> None:
         self.connections: list[list[str]] = []
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._listening = on_loopback(self._serve)
+        self.port = self._listening.port
 
     def close(self) -> None:
-        self._socket.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+        self._listening.close()
 
     @abc.abstractmethod
     def _serve(self, client: socket.socket) -> None: ...

@@ -16,6 +16,7 @@ import wsproto
 import wsproto.events
 
 from impyard.certs.throwaway import Pki
+from tests.support.listening import Listening
 
 __all__ = ["Origin", "Pki", "Seen"]
 
@@ -48,8 +49,6 @@ class Origin:
 
     def __init__(self, tls: ssl.SSLContext | None = None, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self._tls = tls
-        self._socket = socket.create_server((host, port), backlog=128)
-        self.port = self._socket.getsockname()[1]
         self.connections = 0
         self.seen: list[Seen] = []
         self.alpn: list[str | None] = []
@@ -58,7 +57,8 @@ class Origin:
         self.answers: dict[
             str, Callable[[socket.socket, Seen], None]
         ] = {}  # a test's own, by target; ends the connection
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._listening = Listening(socket.create_server((host, port), backlog=128), self._take)
+        self.port = self._listening.port
 
     def clear(self) -> None:
         self.connections = 0
@@ -67,16 +67,11 @@ class Origin:
         self.answers.clear()
 
     def close(self) -> None:
-        self._socket.close()
+        self._listening.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+    def _take(self, connection: socket.socket) -> None:
+        self.connections += 1
+        threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         try:

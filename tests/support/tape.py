@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 import threading
@@ -14,6 +13,7 @@ import h2.connection
 import h2.events
 import h2.exceptions
 
+from tests.support.listening import Listening
 from tests.support.strict import Unclean, strict_request
 
 
@@ -44,12 +44,11 @@ class TapeOrigin:
         if tls is not None:
             tls.sni_callback = self._remember
             tls.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
-        self.port = self._socket.getsockname()[1]
         self.tapes: list[Tape] = []
         self.h2: list[H2Got] = []
         self.faults: list[str] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._listening = Listening(socket.create_server(("127.0.0.1", 0), backlog=512), self._take)
+        self.port = self._listening.port
 
     def clear(self) -> None:
         self.tapes.clear()
@@ -57,7 +56,7 @@ class TapeOrigin:
         self.faults.clear()
 
     def close(self) -> None:
-        self._socket.close()
+        self._listening.close()
 
     def settled(self, seconds: float = 10) -> bool:
         """Whether all connections have ended, after waiting for that."""
@@ -69,14 +68,11 @@ class TapeOrigin:
     def _remember(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         self._names[id(connection)] = name
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._socket.accept()
-                connection.settimeout(60)
-                tape = Tape()
-                self.tapes.append(tape)
-                threading.Thread(target=self._serve, args=(connection, tape), daemon=True).start()
+    def _take(self, connection: socket.socket) -> None:
+        connection.settimeout(60)
+        tape = Tape()
+        self.tapes.append(tape)
+        threading.Thread(target=self._serve, args=(connection, tape), daemon=True).start()
 
     def _serve(self, connection: socket.socket, tape: Tape) -> None:
         try:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
+from tests.support.listening import on_loopback
+
 Answer = Callable[[socket.socket, "Asking"], None]
 
 
@@ -48,9 +50,8 @@ class TokenEndpoint:
         self.answer: Answer = self.rotate
         self.ended = threading.Event()
         self._lock = threading.Lock()
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._listening = on_loopback(self._serve)
+        self.port = self._listening.port
 
     @property
     def url(self) -> str:
@@ -58,7 +59,7 @@ class TokenEndpoint:
 
     def close(self) -> None:
         self.ended.set()
-        self._socket.close()
+        self._listening.close()
 
     def rotate(self, client: socket.socket, asking: Asking) -> None:
         token = asking.fields.get("refresh_token", "")
@@ -75,14 +76,6 @@ class TokenEndpoint:
             client.sendall(given({**tokens, "expires_in": self.expires_in, "token_type": "Bearer"}))
         else:
             client.sendall(given({"error": "invalid_grant", "error_description": token}, status=400))
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError, ssl.SSLError), client:
