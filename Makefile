@@ -23,7 +23,7 @@ test: ## all of it; as root on Debian or Ubuntu, Docker is installed and started
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; $(MAKE) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
 	bin/impyard image build || { wait; exit 1; }; \
 	status=0; wait $$lint || status=1; cat "$$log"; \
-	$(PYTHON) -m pytest -q || status=1; exit $$status
+	$(PYTHON) -m tests.side_by_side || status=1; exit $$status
 
 attacks: ## every attempt of the attack suite, and a table by group
 	@IMPYARD_SETUP=test bin/impyard

@@ -9,7 +9,7 @@ from tests.soak.plan import Plan
 
 pytestmark = [pytest.mark.gateway, pytest.mark.attack("F16", "F17")]
 
-PLAN = Plan(requests=9_000, step=3_000, streams=600, connections=40, transfers=20)
+PLAN = Plan(requests=2_400, step=800, streams=240, connections=20, transfers=8)
 
 
 def test_memory_and_descriptors_stay_as_after_the_first_step() -> None:

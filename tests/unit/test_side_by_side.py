@@ -1,0 +1,48 @@
+"""`make test` runs the suite in parts: their counts are added up, and none of them can fail unseen."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.side_by_side import ROOT, closing_line, counts
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "found"),
+    [
+        ("...\n4 passed, 2 deselected in 0.10s\n", 0, {"passed": 4}),
+        ("==== 1 failed, 4 passed, 2 errors in 61.10s (0:01:01) ====", 1, {"failed": 1, "passed": 4, "error": 2}),
+        ("no tests ran in 0.01s", 5, {}),
+        ("3 passed in 1.00s\nKilled", 0, {"passed": 3}),
+        ("..", -9, {"error": 1}),
+        ("", 2, {"error": 1}),
+        ("3 passed in 1.00s", 1, {"passed": 3, "error": 1}),
+    ],
+)
+def test_a_part_says_how_its_tests_ended_or_counts_as_an_error(output: str, status: int, found: dict[str, int]) -> None:
+    assert counts(output, status) == found
+
+
+def test_the_closing_line_is_one_that_ci_finds() -> None:
+    line = closing_line(Counter(passed=4000, skipped=2, failed=1), 754.3)
+    assert line == "1 failed, 4000 passed, 2 skipped in 754.30s (12 min 34 s)"
+    pattern = re.search(r"grep -aE '(.+?)' ", (ROOT / ".ci" / "run").read_text())
+    assert pattern is not None and re.search(pattern[1], line)
+
+
+def test_a_failure_in_a_part_is_the_status_of_all_and_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.box\ndef test_a(): assert 0, 'this'\n"
+        "def test_b(): pass\n@pytest.mark.alone\ndef test_c(): pass\n"
+    )
+    words = ["-p", "no:cacheprovider", "-W", "ignore", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.side_by_side", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1].split(" in ")[0]) == (1, "1 failed, 2 passed"), done
+    assert "AssertionError: this" in done.stdout
