@@ -37,6 +37,9 @@ COMMANDS: dict[str, Entry] = {
     "doctor": Entry("impyard.runner.doctor:doctor", "Check what this machine has and lacks."),
     "gateway": Entry("impyard.runner.gateway_cmd:gateway", "Run the judge alone, as a proxy for other tools."),
     "image": Entry("impyard.runner.image_cmd:image", "Build the image of the box."),
+    "completion": Entry(
+        "impyard.runner.completion:completion", "Print what makes bash, zsh or fish complete commands."
+    ),
 }
 
 
@@ -100,6 +103,10 @@ def print_error(message: str, hint: str | None = None) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (default: the process's arguments) and return its exit status."""
+    if asked := os.environ.get("_IMPYARD_COMPLETE"):
+        from impyard.runner import completing
+
+        return completing.answer(root, asked)
     args = list(sys.argv[1:] if argv is None else argv)
     failed = next((COMMANDS[arg].failed for arg in args if arg in COMMANDS), 1)
     if not streams.prepare():

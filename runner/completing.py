@@ -1,0 +1,199 @@
+"""Answers a shell that asks how a command line goes on. Says nothing else: no error, no warning.
+
+Only names are read: of runs with the first line of their prompts, of models in pi's settings, of what is in the vault.
+What an agent may have written (a prompt) reaches the terminal with its control characters escaped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+from click.shell_completion import (
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    _resolve_context,
+    _resolve_incomplete,
+    split_arg_string,
+)
+
+from impyard.runner.project import find_root
+from impyard.runner.text import visible
+
+VARIABLE = "_IMPYARD_COMPLETE"
+MAX_RUNS = 40
+ABOUT_CHARS = 60
+MAX_RECEIPT_BYTES = 4 * 1024 * 1024
+LOG_TAIL_BYTES = 32 * 1024
+MAX_DECISIONS = 20
+_MODEL = re.compile(r"[\w@][\w.:/@+-]*")  # what a shell takes for one word
+
+Item = CompletionItem[str]
+Source = Callable[[click.Context], Iterator[Item]]
+
+
+class BashComplete(ShellComplete):
+    """Gets the line as it was typed: bash cuts words at colons, and models have them."""
+
+    name = "bash"
+    source_template = ""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        line = os.environ.get("IMPYARD_LINE", "")
+        words = split_arg_string(line)
+        incomplete = words.pop() if len(words) > 1 and not line[-1:].isspace() else ""
+        return words[1:], incomplete
+
+    def format_completion(self, item: CompletionItem[str]) -> str:
+        return f"{item.type},{item.value}"
+
+
+SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
+
+def answer(root: click.Group, instruction: str) -> int:
+    """Print what the shell may offer, by `instruction` (as in `bash_complete`); always 0."""
+    shell, _, what = instruction.partition("_")
+    if what == "complete" and shell in SHELLS:
+        with contextlib.suppress(Exception, SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            said = _Answering.of(SHELLS[shell], root).complete()
+            sys.stdout.write(f"{said}\n" if said else "")
+            sys.stdout.flush()
+    return 0
+
+
+class _Answering(ShellComplete):
+    """What is offered for a parameter is found by its name, so that a command needs no words about it."""
+
+    @classmethod
+    def of(cls, shell: type[ShellComplete], root: click.Group) -> ShellComplete:
+        kind: type[ShellComplete] = type(f"Our{shell.__name__}", (cls, shell), {"name": shell.name})
+        return kind(root, {}, "impyard", VARIABLE)
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[Item]:
+        context = _resolve_context(self.cli, self.ctx_args, self.prog_name, args)
+        what, incomplete = _resolve_incomplete(context, args, incomplete)
+        if isinstance(what, click.Parameter) and (source := _source(context, what)):
+            return [item for item in source(context) if item.value.startswith(incomplete)]
+        return what.shell_complete(context, incomplete)
+
+
+def _source(context: click.Context, param: click.Parameter) -> Source | None:
+    """Where the values of a parameter come from; None: click knows, as for a file or a choice."""
+    if isinstance(param.type, click.Choice | click.Path | click.File):
+        return None
+    name, path = param.name or "", context.command_path.split()
+    if isinstance(param, click.Argument) and "vault" in path:
+        return vault_names if name in ("name", "names") else None
+    if isinstance(param, click.Argument) and "preset" in path:
+        return presets if name in ("name", "names") else None
+    if name in ("run", "runs", "run_id", "first", "second"):
+        return runs
+    if name in ("id", "ids", "decision", "wanted") and not {"vault", "preset"} & set(path):
+        return decisions
+    return {"model": models, "method": methods, "methods": methods}.get(name)
+
+
+def runs(context: click.Context) -> Iterator[Item]:
+    """The runs of the project, newest first, each with the first line of its prompt."""
+    folder = _root(context) / "runs"
+    from impyard.runner.project import RUN_ID
+
+    known = sorted((e.name for e in os.scandir(folder) if RUN_ID.fullmatch(e.name)), reverse=True)
+    if known:
+        yield CompletionItem("last", help=_about(folder / known[0]))
+    for name in known[:MAX_RUNS]:
+        yield CompletionItem(name, help=_about(folder / name))
+
+
+def _about(run: Path) -> str:
+    """The first line of a run's prompt, or nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        handle = os.open(run / "run.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(handle, "rb") as file:
+            receipt = json.loads(file.read(MAX_RECEIPT_BYTES))
+        prompt = str(receipt.get("prompt") or "") if isinstance(receipt, dict) else ""
+        first = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
+        return visible(first if len(first) <= ABOUT_CHARS else first[: ABOUT_CHARS - 1] + "…")
+    return ""
+
+
+def decisions(context: click.Context) -> Iterator[Item]:
+    """The newest decisions in the log, denied ones first."""
+    with open(_root(context) / "runs" / "decisions.jsonl", "rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+        lines = log.read().splitlines()
+    found: list[dict[str, object]] = []
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict) and isinstance(entry.get("id"), str) and "verdict" in entry:
+                found.append(entry)
+    found.sort(key=lambda entry: entry["verdict"] != "deny")
+    for entry in found[:MAX_DECISIONS]:
+        said = f"{entry['verdict']} {entry.get('method')} {entry.get('host')}{entry.get('path') or ''}"
+        yield CompletionItem(visible(str(entry["id"])), help=visible(said[:ABOUT_CHARS]))
+
+
+def models(context: click.Context) -> Iterator[Item]:
+    """The demo model, and those that pi's settings name."""
+    from impyard.runner.pifiles import agent_folder, read_object
+
+    yield CompletionItem("demo", help="a script, no key needed")
+    folder = agent_folder(os.environ)
+    found: dict[str, None] = {}
+    with contextlib.suppress(Exception):
+        theirs = read_object(folder / "settings.json")
+        if isinstance(provider := theirs.get("defaultProvider"), str) and (name := theirs.get("defaultModel")):
+            found[f"{provider}/{name}"] = None
+        found |= dict.fromkeys(name for name in theirs.get("enabledModels") or () if "/" in name and "*" not in name)
+    with contextlib.suppress(Exception):
+        custom = read_object(folder / "models.json").get("providers") or {}
+        found |= {f"{name}/{one['id']}": None for name, entry in custom.items() for one in entry.get("models") or ()}
+    yield from (CompletionItem(name) for name in found if _MODEL.fullmatch(name))
+
+
+def vault_names(context: click.Context) -> Iterator[Item]:
+    """What is in the vault; for `import`, what could be."""
+    if context.info_name == "import":
+        from impyard.runner.keysources import available
+
+        yield from (CompletionItem(found.name, help=visible(found.where)) for found in available(os.environ))
+        return
+    from impyard.addon.vault.store import Vault, default_dir
+
+    kept = Vault(default_dir()).overview().credentials
+    yield from (CompletionItem(name) for name in sorted(kept))
+
+
+def presets(context: click.Context) -> Iterator[Item]:
+    """The policies that can be added."""
+    import impyard.policies
+
+    folder = Path(impyard.policies.__path__[0]) / "presets"
+    yield from (CompletionItem(path.stem) for path in sorted(folder.glob("*.yaml")) if not path.stem.endswith("_test"))
+
+
+def methods(context: click.Context) -> Iterator[Item]:
+    """The methods that most requests have."""
+    yield from map(CompletionItem, ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT"))
+
+
+def _root(context: click.Context) -> Path:
+    named = next((found for c in _up(context) if (found := c.params.get("project"))), None)
+    return find_root(Path(named).expanduser() if named else None)
+
+
+def _up(context: click.Context | None) -> Iterator[click.Context]:
+    while context is not None:
+        yield context
+        context = context.parent

@@ -1,0 +1,161 @@
+"""What a shell offers for a line that is being typed, asked as the shells ask; and a real bash on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from impyard.addon.vault.credential import Credential
+from impyard.addon.vault.store import Vault
+from impyard.runner.cli import main
+from impyard.runner.completion import SCRIPTS
+from tests.support.gateway import ROOT
+
+RUNS = ("20260102-030405-00aa", "20260203-040506-00bb")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with two runs and a log, pi's settings with models, and a vault; we are in a folder of it."""
+    project = tmp_path / "project"
+    (project / "policies").mkdir(parents=True)
+    (project / "policies" / "gateway.yaml").write_text("networkPolicies: []\n")
+    for run, prompt in zip(RUNS, ("\n fix it\nplease", "colour \x1b[31m" + "x" * 100), strict=True):
+        (project / "runs" / run).mkdir(parents=True)
+        (project / "runs" / run / "run.json").write_text(json.dumps({"prompt": prompt}))
+    (project / "runs" / "other").mkdir()
+    lines = [{"id": f"d{n}", "verdict": v, "method": "GET", "host": "a.test", "path": "/x"} for n, v in enumerate("ad")]
+    lines[0]["verdict"], lines[1]["verdict"] = "allow", "deny"
+    (project / "runs" / "decisions.jsonl").write_text(
+        "".join(f"{json.dumps(line)}\n" for line in lines) + '{"id": "half'
+    )
+    pi = tmp_path / "pi"
+    pi.mkdir()
+    (pi / "settings.json").write_text(json.dumps({"defaultProvider": "house", "defaultModel": "m:8b"}))
+    models = {"providers": {"house": {"models": [{"id": "m:8b"}, {"id": "m:70b"}, {"id": "bad name; ls"}]}}}
+    (pi / "models.json").write_text(json.dumps(models))
+    for name in [name for name in os.environ if name.startswith("_IMPYARD")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PI_CODING_AGENT_DIR", str(pi))
+    monkeypatch.setenv("IMPYARD_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(project / "policies")
+    Vault(tmp_path / "data" / "vault").put(
+        Credential(name="github", kind="api_key", key="ghp_" + "x" * 30, source="set")
+    )
+    return project
+
+
+def offered(line: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """What bash is offered behind a line."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("_IMPYARD_COMPLETE", "bash_complete")
+        patch.setenv("IMPYARD_LINE", line)
+        assert main([]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    return out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("impyard ru", ["run", "runs"]),
+        ("impyard runs show ", ["last", *RUNS[::-1]]),
+        ("impyard runs stop 20260203-", [RUNS[1]]),
+        ("impyard decisions --run ", ["last", *RUNS[::-1]]),
+        ("impyard decisions --run=2026010", [RUNS[0]]),
+        ("impyard run --model ", ["demo", "house/m:8b", "house/m:70b"]),
+        ("impyard run --model house/m:7", ["house/m:70b"]),
+        ("impyard run --ceil", ["--ceiling"]),
+        ("impyard vault remove ", ["github"]),
+        ("impyard completion ", list(SCRIPTS)),
+        ("impyard runs --project /nowhere show ", []),
+        ("impyard nothing ", []),
+        ("impyard runs show 'un", []),
+        ("", [*(name for name in ("run", "init"))]),
+    ],
+)
+def test_what_is_offered(place: Path, capfd: pytest.CaptureFixture[str], line: str, found: list[str]) -> None:
+    values = [item.removeprefix("plain,") for item in offered(line, capfd)]
+    assert values[: len(found)] == found if not line else values == found
+
+
+def test_files_are_left_to_the_shell(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert offered("impyard run --policy ", capfd) == ["file,"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_runs_come_with_their_prompts_escaped_and_short(
+    place: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    monkeypatch.setenv("_IMPYARD_COMPLETE", f"{shell}_complete")
+    monkeypatch.setenv("COMP_WORDS", "impyard runs show ")
+    monkeypatch.setenv("COMP_CWORD", {"zsh": "3", "fish": ""}[shell])
+    assert main([]) == 0
+    out = capfd.readouterr().out
+    assert "fix it" in out and "please" not in out
+    assert "colour \\x1b[31m" in out and "\x1b" not in out and "x" * 70 not in out
+    assert out.index(RUNS[1]) < out.index(RUNS[0])
+
+
+@pytest.mark.parametrize("asked", ["bash_source", "csh_complete", "bash", "1", "zsh_complete"])
+def test_a_question_that_makes_no_sense_is_not_answered(
+    asked: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_IMPYARD_COMPLETE", asked)
+    monkeypatch.delenv("COMP_WORDS", raising=False)
+    assert main(["run", "x"]) == 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_each_shell_has_its_script(capsys: pytest.CaptureFixture[str]) -> None:
+    for shell, script in SCRIPTS.items():
+        assert main(["completion", shell]) == 0
+        assert capsys.readouterr().out == script
+
+
+def test_a_real_bash_completes_on_a_terminal(place: Path, tmp_path: Path) -> None:
+    """The words that it cuts at colons, too; and what cannot be completed says nothing."""
+    command = tmp_path / "bin" / "impyard"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -P -m impyard.runner "$@"\n')
+    command.chmod(0o755)
+    (tmp_path / "rc").write_text("PS1='ready> '\nset +o history\nsource <(impyard completion bash)\n")
+    inner, outer = pty.openpty()
+    env = {**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "TERM": "dumb", "COLUMNS": "200"}
+    shell = ["bash", "--noprofile", "--rcfile", str(tmp_path / "rc"), "-i"]
+    process = subprocess.Popen(shell, stdin=outer, stdout=outer, stderr=outer, env=env, start_new_session=True)
+    os.close(outer)
+    shown = b""
+
+    def until(word: bytes) -> None:
+        nonlocal shown
+        deadline = time.monotonic() + 30
+        while word not in shown:
+            assert time.monotonic() < deadline, shown
+            shown += os.read(inner, 4096)
+        shown = shown.partition(word)[2]
+
+    try:
+        until(b"ready> ")
+        os.write(inner, b"impyard runs show 20260203\t")
+        until(f"{RUNS[1]} ".encode())
+        os.write(inner, b"\x15impyard run --model house/m:7\t")
+        until(b"house/m:70b ")
+        os.write(inner, b"\x15impyard vault remove g\t")
+        until(b"github ")
+        os.write(inner, b"\x15impyard nothing at all \t\x15echo en'd'\r")
+        until(b"echo en'd'")
+        until(b"end")
+        assert b"rror" not in shown
+    finally:
+        process.kill()
+        process.wait()
+        os.close(inner)
