@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from impyard.box.guard import protect_process_1
 from impyard.box.loop import READ, Loop
+from impyard.box.terminal import take_over
 
 CEILING, REFUSED, GATEWAY_LOST = 124, 125, 126
 OF_THE_RELAY = (CEILING, REFUSED, GATEWAY_LOST)
@@ -107,10 +108,13 @@ class Warden:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler of our own, so that the wake-up is written
         self._set_timer()
 
-    def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdin: str | None) -> None:
-        """Start the agent in a session of its own. Refuses to start when the program cannot be executed."""
+    def start(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdin: str | None, terminal: int | None = None
+    ) -> None:
+        """Start the agent in a session of its own, on a terminal where there is one. Refuses to start when the program
+        cannot be executed."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
-        pid = self.fork(lambda: self._execute(argv, env, cwd, stdin, writer))
+        pid = self.fork(lambda: self._execute(argv, env, cwd, stdin, terminal, writer))
         os.close(writer)
         reason = b""
         while data := os.read(reader, 4096):  # ends when the agent's exec closes the pipe
@@ -155,11 +159,20 @@ class Warden:
         protect_process_1()
 
     def _execute(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdin: str | None, writer: int
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        stdin: str | None,
+        terminal: int | None,
+        writer: int,
     ) -> NoReturn:
-        doing = f"open {stdin}"
+        doing = "take over the terminal" if terminal is not None else f"open {stdin}"
         try:
-            os.dup2(os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+            if terminal is not None:
+                take_over(terminal)
+            else:
+                os.dup2(os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
             doing = f"enter {cwd}"
             os.chdir(cwd)
             os.umask(0o022)

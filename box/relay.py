@@ -5,7 +5,8 @@ What this adds is that a box whose runner was killed still ends in time, and tha
 locked.
 
 Reads /run/impyard/box.json: run, deadline_s (seconds from the start), door (folder of judge.sock and life.sock), argv,
-env, cwd, stdin (path or null), probes (see probes.py), mode ("run", or "prove": attempts instead of an agent).
+env, cwd, stdin (path or null), terminal (rows and columns, or null; see terminal.py), probes (see probes.py), mode
+("run", or "prove": attempts instead of an agent).
 
 Prints one JSON line with the probes; from then on standard output and error are the agent's. Exit status: the agent's,
 or 124 at the deadline, 125 when it refuses to start the agent, 126 when the gateway is gone.
@@ -28,6 +29,7 @@ if __name__ == "__main__":  # python3 -I leaves the script's folder out
 from impyard.box.loop import READ, Loop
 from impyard.box.pid1 import GATEWAY_LOST, Warden, end, harden, refuse
 from impyard.box.services import PROXY, Doorway, Names, name_limit
+from impyard.box.terminal import Terminal
 
 CONFIG = "/run/impyard/box.json"
 PROBES_LIMIT_S = 20.0
@@ -51,9 +53,15 @@ def main() -> None:
         if config["mode"] == "prove":
             prove(loop, warden, config["probes"])
             end(0)
-        warden.start(config["argv"], config["env"], config["cwd"], config["stdin"])
+        terminal = Terminal(loop, *config["terminal"]) if config["terminal"] else None
+        slave = terminal.slave if terminal is not None else None
+        warden.start(config["argv"], config["env"], config["cwd"], config["stdin"], slave)
         agent_started = True
+        if terminal is not None:
+            terminal.serve()
         loop.run(until=lambda: warden.status is not None)
+        if terminal is not None:
+            terminal.drain()
         del lifeline
         end(warden.status or 0)
     except BaseException as exc:  # noqa: BLE001 - whatever it is, the box must not live on without its first process

@@ -66,7 +66,8 @@ class Box:
     `covered` are the paths to hide, with whether each is a folder; `cleaned` those that show another file in their
     place, with that file; `shut` and `pinned` are those of the workspace's
     git repositories (see checkout.py); `inner_mounts` are the mount points inside the project; `secret_folders` are
-    named to the probes, which try to read them; `labels` are added to those that every box has.
+    named to the probes, which try to read them; `terminal` (rows and columns) is for an agent that somebody types to;
+    `labels` are added to those that every box has.
     """
 
     paths: RunPaths
@@ -81,6 +82,7 @@ class Box:
     inner_mounts: Sequence[Path] = ()
     secret_folders: Sequence[Path] = ()
     selinux: bool = False
+    terminal: tuple[int, int] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -101,7 +103,9 @@ def create_call(box: Box) -> dict[str, Any]:
         "Labels": {**box.labels, "impyard.run": box.paths.id, "impyard.project": str(box.paths.root)},
         "AttachStdout": True,
         "AttachStderr": True,
-        "OpenStdin": False,
+        # What is typed comes as messages on standard input. The agent's terminal is the relay's: the engine's would
+        # join output and error, and the relay's own report with them.
+        **dict.fromkeys(("AttachStdin", "OpenStdin", "StdinOnce"), box.terminal is not None),
         "Tty": False,
         "HostConfig": {
             "NetworkMode": "none",
@@ -148,7 +152,8 @@ def relay_config(
         "deadline_s": box.limits.ceiling_s,
         "door": str(DOOR),
         "argv": list(argv),
-        "stdin": str(PROMPT) if prompt else None,
+        "stdin": str(PROMPT) if prompt and box.terminal is None else None,
+        "terminal": list(box.terminal) if box.terminal is not None else None,
         "cwd": str(box.workspace),
         "env": dict(env),
         "probes": {
@@ -184,7 +189,9 @@ def agent_environment(box: Box) -> dict[str, str]:
         "LOGNAME": box.user.name,
         "SHELL": "/bin/bash",
         "LANG": "C.UTF-8",
-        "TERM": "dumb",
+        # Nothing of the host's own terminal is told; the filter knows what pi does on this one.
+        **({"TERM": "xterm-256color", "COLORTERM": "truecolor"} if box.terminal is not None else {"TERM": "dumb"}),
+        "PI_PROGRAM_STATUS": "0",  # a question to the terminal that would be dropped
         "TMPDIR": "/tmp",
         "IMPYARD_RUN": box.paths.id,
         "PI_CODING_AGENT_DIR": f"{home}/agent",
@@ -210,11 +217,14 @@ def agent_environment(box: Box) -> dict[str, str]:
     }
 
 
-def pi_command(paths: RunPaths, agent: Agent) -> list[str]:
-    """pi's command line; the prompt comes on its stdin, where no first character means anything to pi."""
-    command = ["pi", "--mode", "json", "--offline", "--no-approve", "--no-extensions"]
+def pi_command(paths: RunPaths, agent: Agent, typed: str | None = None) -> list[str]:
+    """pi's command line. The prompt comes on its stdin, where no first character means anything to pi; `typed` (None:
+    not so) is for its terminal UI, as what is typed first, which may be nothing."""
+    command = ["pi", *(["--mode", "json"] if typed is None else []), "--offline", "--no-approve", "--no-extensions"]
     command += ["--session-dir", str(paths.session), "--session-id", paths.id]
-    return [*command, "--model", agent.pattern] if agent.pattern else command
+    command += ["--model", agent.pattern] if agent.pattern else []
+    # An argument that starts with @ names a file even behind `--`.
+    return [*command, "--", f" {typed}"] if typed else command
 
 
 def _tmpfs(box: Box) -> dict[str, str]:

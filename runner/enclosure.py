@@ -23,7 +23,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault, default_dir
 from impyard.certs import authority
-from impyard.runner import boxspec, checkout, firstuse, gateway, handover, leftovers, places, standins
+from impyard.runner import boxspec, checkout, firstuse, gateway, handover, leftovers, places, standins, uisettings
 from impyard.runner.agent import Agent
 from impyard.runner.coverwatch import CoverWatch
 from impyard.runner.diskwatch import DiskWatch, check_room
@@ -32,6 +32,7 @@ from impyard.runner.gitsettings import own_settings
 from impyard.runner.project import check_root, mounts_under, new_run
 from impyard.runner.receipt import Receipt
 from impyard.runner.removal import remove_tree
+from impyard.runner.resumed import Resumed
 from impyard.runner.signals import Signals
 from impyard.runner.spotted import Spotted
 from impyard.runner.stage import Stage
@@ -56,7 +57,8 @@ class Plan:
     `policies` are the policy files in order; the demo model's own is added to them. `None` leaves a limit to impyard;
     `memory` in bytes. `mode` is "run" (`agent` on `prompt`) or "prove" (no agent). `listeners` are addresses
     and ports of this machine that "prove" tries to reach; `deep` are groups of the attempts of box/attacks that
-    it adds.
+    it adds. `terminal` (rows and columns) is for pi's own UI, to which the `prompt` is typed first. `resumed` is what
+    an earlier run left to go on with.
     """
 
     root: Path
@@ -73,6 +75,8 @@ class Plan:
     allowed: tuple[Path, ...] = ()
     listeners: tuple[tuple[str, int], ...] = ()
     deep: tuple[str, ...] = ()
+    terminal: tuple[int, int] | None = None
+    resumed: Resumed | None = None
 
 
 @dataclass(slots=True)
@@ -190,6 +194,7 @@ class Enclosure:
             pinned=guard.pinned,
             inner_mounts=mounts_under(plan.root),
             secret_folders=secret_folders,
+            terminal=plan.terminal,
             selinux=facts.selinux,
             labels={
                 **{f"impyard.{name}": value for name, value in runner.items()},
@@ -198,7 +203,7 @@ class Enclosure:
         )
         self._covers = CoverWatch((*hidden, *self.box.shut), self._on_bare)
         self._stack.callback(self._covers.stop)
-        handover.write_files(paths, user, plan.prompt, own_workspace=plan.workspace is None)
+        handover.write_files(paths, user, plan.prompt, own_workspace=plan.workspace is None, resumed=plan.resumed)
 
         ready = self.gateway.ready()
         self._hand_over_keys(ready)
@@ -214,7 +219,12 @@ class Enclosure:
         with self._signals.shielded():
             self._stack.callback(self._remove_box)
             container = engine.create(self.box.name, boxspec.create_call(self.box))
-            self.stage = Stage(container, paths.stdout, paths.stderr)
+            self.stage = Stage(
+                container,
+                paths.stdout if plan.terminal is None else paths.terminal_log,
+                paths.stderr,
+                terminal=plan.terminal is not None,
+            )
 
     def start(self) -> Stage:
         """Start the box and return its stage. Raises ImpyardError when the gateway or the engine fails."""
@@ -263,6 +273,8 @@ class Enclosure:
             runner_space=runner["space"],
             ceiling_s=self.plan.ceiling_s,
             user={"uid": self.user.uid, "gid": self.user.gid, "name": self.user.name},
+            interactive=self.plan.terminal is not None,
+            resumes=self.plan.resumed.run if self.plan.resumed else None,
         )
         receipt.write(self.paths.receipt)
         return receipt
@@ -354,7 +366,12 @@ class Enclosure:
         homes = {os.environ.get("HOME", ""), home_of(self.user.owner_uid)}  # under sudo they differ
         settings = own_settings(sorted(homes), os.environ)
         holds = self._stack.enter_context(closing(places.Holds()))
-        holds.hold(self.plan.workspace, self.user.is_ours)  # else its files change hands, for one run at a time
+        own = self.plan.resumed is not None and self.plan.resumed.is_own
+        # Not ours, its files change hands, for one run at a time; two sessions that go on from one would not know of
+        # each other.
+        holds.hold(self.plan.workspace, self.user.is_ours and not own)
+        if own:
+            return checkout.Guard()  # the box made all of it, and keeps it
         guard = checkout.find_guard(self.plan.workspace, settings, holds.hold)
         for path in guard.whole:
             self._note(f"the agent cannot commit in {path}, which is read-only as a whole: parts of it lie elsewhere")
@@ -393,10 +410,12 @@ class Enclosure:
         if agent is not None:
             removed = Vault(default_dir()).overview().removed if agent is not None else ()
             env, files = standins.for_tools(standins.read_keys(ready), agent, self._note, removed)
+        if plan.terminal is not None:
+            files = {**files, **uisettings.FILES}
         handover.write_home(paths.home, self.user, agent, self._model_key(ready), files)
         relay = boxspec.relay_config(
             self.box,
-            boxspec.pi_command(paths, agent) if agent is not None else [],
+            boxspec.pi_command(paths, agent, self._typed()) if agent is not None else [],
             {**env, **boxspec.agent_environment(self.box)},
             prompt=agent is not None,
             mode=plan.mode,
@@ -404,6 +423,10 @@ class Enclosure:
             deep=plan.deep,
         )
         handover.write_config(paths, relay)
+
+    def _typed(self) -> str | None:
+        """What is typed first to pi's UI, which may be nothing; None without one."""
+        return None if self.plan.terminal is None else self.plan.prompt.decode("utf-8", "replace").strip()
 
     # -- in the lifeline's thread, which must not wait for a terminal --------------------------------------------------
 

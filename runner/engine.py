@@ -130,10 +130,11 @@ def start(container: str) -> None:
         client().api.start(container)
 
 
-def attach(container: str) -> Output:
-    """Attach to a created container, before it starts, so that no output is lost. The caller closes the result."""
+def attach(container: str, *, stdin: bool = False) -> Output:
+    """Attach to a created container, before it starts, so that no output is lost; `stdin`: to `send` to it as well. The
+    caller closes the result."""
     with engine_errors(f"attach to the box {container[:12]}"):
-        params = {"stdout": 1, "stderr": 1, "stream": 1, "logs": 0}
+        params = {"stdout": 1, "stderr": 1, "stream": 1, "logs": 0, **({"stdin": 1} if stdin else {})}
         _response, raw = _endless(f"{container}/attach", params, {"Connection": "Upgrade", "Upgrade": "tcp"})
     return Output(raw)
 
@@ -176,6 +177,11 @@ class Output:
                         return
                     length -= len(data)
                     yield stream, data
+
+    def send(self, data: bytes) -> int:
+        """Write to the container's standard input what it takes at once; how much that was. Raises BlockingIOError when
+        it takes nothing now, and another OSError once it is gone."""
+        return self._socket.send(data, socket.MSG_DONTWAIT)
 
     def close(self) -> None:
         """End `chunks` in whatever thread it runs."""

@@ -6,6 +6,7 @@ Called by enclosure.py, in its order; nothing here knows the engine or the gatew
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from impyard.runner import secretscan, standins
 from impyard.runner.agent import Agent, write_agent_folder
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
+from impyard.runner.resumed import Resumed, session_file
 from impyard.runner.user import BoxUser, group, hand_over, passwd
 
 # Kept on disk while the box lives, and given up before the receipt is written: a box may have filled the rest.
@@ -58,10 +60,17 @@ def write_clean_copies(secret: Sequence[secretscan.Found], folder: Path) -> list
     return copies
 
 
-def write_files(paths: RunPaths, user: BoxUser, prompt: bytes, *, own_workspace: bool) -> None:
-    """Make the folders of the box's user, and what the box reads that does not wait for the gateway."""
+def write_files(
+    paths: RunPaths, user: BoxUser, prompt: bytes, *, own_workspace: bool, resumed: Resumed | None = None
+) -> None:
+    """Make the folders of the box's user, and what the box reads that does not wait for the gateway. `resumed` gives
+    the session to go on with."""
     for folder in [paths.session] + ([paths.workspace] if own_workspace else []):
         folder.mkdir(mode=0o700)
+        if folder == paths.session and resumed is not None:
+            name, content = session_file(resumed.session, paths.id, resumed.workspace)
+            with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as new:
+                new.write(content)
         hand_over(folder, user)
     # Whether the authority is any good is the gateway's to say; to look at it here would cost a tenth of a second.
     certificate = (authority.default_dir() / authority.CERT_FILE).read_bytes()

@@ -63,6 +63,7 @@ class Ending:
     `ended_by` is the reason when the runner ended it; `status` the exit status of its first process, None when the
     engine could not say; `probes` what it reported of itself, None when it reported nothing; `last_words` the end of
     what it printed to standard error. `ceiling_passed`: whether the box lasted until its ceiling by the runner's clock.
+    `interactive`: a person was at it, and ended it; nothing is known of answers.
     """
 
     ended_by: str | None
@@ -71,6 +72,7 @@ class Ending:
     out_of_memory: bool
     last_words: str = ""
     ceiling_passed: bool = False
+    interactive: bool = False
 
 
 def judge_ending(ending: Ending, outcome: Outcome) -> tuple[str, str | None]:
@@ -95,10 +97,12 @@ def judge_ending(ending: Ending, outcome: Outcome) -> tuple[str, str | None]:
         return "ceiling", None
     if ending.out_of_memory and ending.status == 137:
         return "out-of-memory", None
-    if ending.status == 0 and outcome.succeeded:
+    if ending.status == 0 and (outcome.succeeded or ending.interactive):
         return "finished", None
     if outcome.error:
         return "agent-error", outcome.error
+    if ending.interactive:
+        return "agent-error", f"pi ended with status {ending.status}{words}"
     if outcome.stop_reason is None:
         return "agent-error", f"pi ended without an answer (status {ending.status}){words}"
     return "agent-error", f"pi ended with status {ending.status}, its last answer with `{outcome.stop_reason}`{words}"

@@ -237,6 +237,11 @@ class RunPaths:
         return self.folder / "stdout.jsonl"
 
     @property
+    def terminal_log(self) -> Path:
+        """What the terminal UI of an interactive run showed, as far as it was let through."""
+        return self.folder / "terminal.log"
+
+    @property
     def stderr(self) -> Path:
         """What the box printed beside the events."""
         return self.folder / "stderr.log"

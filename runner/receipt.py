@@ -51,7 +51,8 @@ class Receipt:
     `repositories` the git repositories among it, `links` the links in git's own folders. `made` is what lies in the
     workspace while the run lasts only (see places.py). `kept` are the files with secrets that were kept from the box
     (`path`, `kind`, and `how`: "covered" or "cleaned"; `kept_more` are not listed), `shown` those that were shown on
-    purpose. `refused_key` says, for a run that ended so, which credential the model's provider refused.
+    purpose. `interactive`: pi's own terminal UI was at work (`-i`). `resumes` is the run whose session this one went on
+    with. `refused_key` says, for a run that ended so, which credential the model's provider refused.
     """
 
     run: str
@@ -95,6 +96,8 @@ class Receipt:
     kept_more: int = 0
     shown: list[str] = field(default_factory=list)
     refused_key: str | None = None
+    interactive: bool = False
+    resumes: str | None = None
 
     def write(self, path: Path) -> None:
         """Write the receipt so that a reader sees the old one or the new one, never a half. Raises OSError."""

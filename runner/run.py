@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.store import Vault, default_dir
@@ -26,12 +26,17 @@ from impyard.runner.gateway import Spawned
 from impyard.runner.outcome import Ending, Event, Outcome, judge_ending, parse_event
 from impyard.runner.project import check_root, check_workspace, find_root, policy_files
 from impyard.runner.receipt import EXITS, failed_of
+from impyard.runner.resumed import Resumed
 from impyard.runner.signals import Interrupted, Signals
-from impyard.runner.stage import Line, News
+from impyard.runner.stage import Line, News, Screen
 from impyard.runner.text import shortened, visible
 from impyard.runner.times import now
 from impyard.runner.typed import as_typed, command_line
+from impyard.runner.uisettings import ui_settings
 from impyard.runner.view import View
+
+if TYPE_CHECKING:
+    from impyard.runner.interactive import InteractiveView
 
 RECEIPT_FILES = 200
 RECEIPT_HOSTS = 200
@@ -45,7 +50,11 @@ PI_GREETING = "No project session found with id"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the caller asked for. `None` leaves a choice to impyard; `ceiling_s` in seconds, `memory` in bytes."""
+    """What the caller asked for. `None` leaves a choice to impyard; `ceiling_s` in seconds, `memory` in bytes.
+
+    `terminal` (rows and columns) is for pi's own UI; then the view is an InteractiveView. `resumed` is what an earlier
+    run left to go on with, its `workspace` among it.
+    """
 
     prompt: bytes
     project: Path | None = None
@@ -58,6 +67,8 @@ class Options:
     pids: int = DEFAULT_PIDS
     image: str | None = None
     allowed: Sequence[Path] = ()
+    terminal: tuple[int, int] | None = None
+    resumed: Resumed | None = None
 
 
 def run(options: Options, view: View, version: str, spawned: Spawned | None = None) -> int:
@@ -89,12 +100,17 @@ def make_plan(options: Options) -> Plan:
     secret_folders = (data_dir(),)
     root = find_root(options.project)
     check_root(root, secret_folders)
-    workspace = check_workspace(options.workspace, root, secret_folders) if options.workspace else None
+    workspace, resumed = options.workspace, options.resumed
+    if workspace is not None and not (resumed is not None and resumed.is_own):
+        workspace = check_workspace(workspace, root, secret_folders)
+    agent = choose_agent(options.model, os.environ, lambda: Vault(default_dir()).overview().credentials)
+    if options.terminal is not None:
+        agent = replace(agent, settings={**agent.settings, **ui_settings(os.environ)})
     return Plan(
         root=root,
         policies=policy_files(root, options.policies, workspace),
         ceiling_s=options.ceiling_s,
-        agent=choose_agent(options.model, os.environ, lambda: Vault(default_dir()).overview().credentials),
+        agent=agent,
         prompt=options.prompt,
         workspace=workspace,
         cpus=options.cpus,
@@ -102,6 +118,8 @@ def make_plan(options: Options) -> Plan:
         pids=options.pids,
         image=options.image,
         allowed=tuple(options.allowed),
+        terminal=options.terminal,
+        resumed=resumed,
     )
 
 
@@ -113,6 +131,7 @@ class _Run:
     ) -> None:
         self.options = options
         self.view = view
+        self.screen = cast("InteractiveView", view) if options.terminal is not None else None
         self.signals = signals
         self.enclosure = Enclosure(plan, version, signals, self._note, spawned)
         self.began = time.monotonic()
@@ -132,9 +151,15 @@ class _Run:
             self.before = snapshot(plan.workspace)
         self.enclosure.open()
         receipt = self.enclosure.receipt
-        receipt.prompt = first_line(plan.prompt)
+        receipt.prompt = first_line(plan.prompt) if plan.prompt else None
         receipt.prompt_sha256 = hashlib.sha256(plan.prompt).hexdigest()
         self._show(self.view.opening, receipt.run, receipt.model, receipt.workspace, plan.ceiling_s)
+        if resumed := plan.resumed:
+            self._note(f"goes on with run {resumed.run}, in {resumed.workspace}")
+            own = [name for name in receipt.policy["files"] if not name.startswith("runs/")]  # not the demo model's
+            if resumed.policies and list(resumed.policies) != own:
+                before, after = (", ".join(names) for names in (resumed.policies, own))
+                self._note(f"its requests were judged by {before}, and are now by {after}; --policy names another")
         if self.before.shared and self.enclosure.user.is_ours:  # those of another user are not handed over
             self._note(
                 f"files in the workspace with a name outside of it too: {self.before.shared} (hard links, as of pnpm "
@@ -149,10 +174,13 @@ class _Run:
             raise Interrupted
         stage = self.enclosure.start()
         status = None
-        with _ticking(self._give_up_if_stalled):
+        with _ticking(self._give_up_if_stalled), self._screen_for_the_box():
             for item in stage.items():
                 if isinstance(item, Line):
                     self._take(item.data)
+                elif isinstance(item, Screen):
+                    assert self.screen is not None
+                    self._show(self.screen.screen, item.data)
                 elif isinstance(item, News):
                     self._pass_on(item.event)
                 else:
@@ -170,6 +198,7 @@ class _Run:
             out_of_memory=status == 137 and _out_of_memory(stage.container, started),
             last_words=_last_line(stage.last_words),
             ceiling_passed=stage.ceiling_passed,
+            interactive=self.options.terminal is not None,
         )
 
     def finish(self) -> int:
@@ -232,11 +261,28 @@ class _Run:
         if self.probes is None:
             self.probes = probe_report(data)
             if self.probes is not None:
+                self._give_terminal()
                 return
         event = parse_event(data)
         if event is not None:
             self.outcome.see(event)
         self._show(self.view.event, data, event)
+
+    def _give_terminal(self) -> None:
+        """The probes are done: an agent with a UI comes up now."""
+        stage = self.enclosure.stage
+        assert stage is not None
+        if self.screen is not None and self.probes and all(probe.get("ok") for probe in self.probes):
+            self._show(self.screen.begin, stage.send, self.enclosure.paths.terminal_log)
+
+    @contextmanager
+    def _screen_for_the_box(self) -> Iterator[None]:
+        """Whatever happens in the block, the terminal is the person's again after it."""
+        try:
+            yield
+        finally:
+            if self.screen is not None:
+                self.screen.leave()
 
     def _pass_on(self, event: Event) -> None:
         """Show what the gateway said."""

@@ -12,12 +12,13 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner.run_options import WORKSPACE, PromptCommand, carry_out, run_options
 
 MAX_PROMPT_BYTES = 32 * 1024 * 1024
+EXAMPLE = '`impyard run "write 4 to answer.txt"`'
 
 
 @click.command(cls=PromptCommand)
 @click.argument("prompt", nargs=-1)
 @run_options(WORKSPACE)
-def run(prompt: tuple[str, ...], prompt_file: IO[bytes] | None, **given: Any) -> int:
+def run(prompt: tuple[str, ...], prompt_file: IO[bytes] | None, interactive: bool, **given: Any) -> int:
     """Run the agent in a locked box on PROMPT.
 
     The prompt may also come from standard input (a pipe, or `-`). Its files land in runs/<id>/workspace.
@@ -25,11 +26,16 @@ def run(prompt: tuple[str, ...], prompt_file: IO[bytes] | None, **given: Any) ->
     Exit status: 0 the agent did its work, 1 it ended with an error, 2 wrong usage, 124 ceiling,
     125 refused to start, 126 lost its gateway, 130 interrupted, 137 out of memory.
     """
-    return carry_out(read_prompt(prompt, prompt_file), **given)
+    return carry_out(read_prompt(prompt, prompt_file, optional=interactive), interactive=interactive, **given)
 
 
-def read_prompt(words: tuple[str, ...], file: IO[bytes] | None) -> bytes:
-    """The prompt from the one place that it was given in. Raises ImpyardError or UsageError when there is not one."""
+def read_prompt(
+    words: tuple[str, ...], file: IO[bytes] | None, *, optional: bool = False, example: str = EXAMPLE
+) -> bytes:
+    """The prompt from the one place that it was given in; empty where it is `optional` and none was given. Raises
+    ImpyardError or UsageError when there is not one."""
+    if optional and file is None and not words:
+        return b""
     if file is not None and words:
         raise click.UsageError("give the prompt as an argument or with --prompt-file, not both")
     if file is not None:
@@ -41,9 +47,9 @@ def read_prompt(words: tuple[str, ...], file: IO[bytes] | None) -> bytes:
             click.echo("type the prompt; end it with Ctrl-D on a line of its own", err=True)
         data = _read(sys.stdin.buffer, "standard input")
     else:
-        raise click.UsageError('there is no prompt; for example: `impyard run "write 4 to answer.txt"`')
+        raise click.UsageError(f"there is no prompt; for example: {example}")
     if not data.strip():
-        raise click.UsageError('the prompt is empty; for example: `impyard run "write 4 to answer.txt"`')
+        raise click.UsageError(f"the prompt is empty; for example: {example}")
     if b"\0" in data:
         raise ImpyardError("the prompt has a zero byte in it", hint="a prompt is text")
     return data

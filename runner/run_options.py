@@ -10,9 +10,13 @@ from typing import Any
 
 import click
 
+from impyard.addon.errors import ImpyardError
 from impyard.runner.amounts import Number, Whole
 
 MAX_CEILING_MIN = 7 * 24 * 60
+CEILING_MIN = 30.0
+INTERACTIVE_CEILING_MIN = 480.0  # a person at it ends it; the ceiling is for who forgets
+MAX_TYPED = 100 * 1024  # bytes: a prompt that is typed is an argument of pi's, and Linux takes 128 KiB in one
 MIN_MEMORY = 64 * 1024**2
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
@@ -63,6 +67,12 @@ WORKSPACE = click.option(
 )
 # Those of `run` and `runs resume`, in the order of the help.
 _PLACES = (
+    click.option(
+        "-i",
+        "--interactive",
+        is_flag=True,
+        help="Open pi's own terminal UI in the box; PROMPT, if there is one, is typed first.",
+    ),
     click.option("--prompt-file", type=click.File("rb"), help="Read the prompt from a file."),
     click.option("--project", type=_FILE, metavar="DIR", help="The project that the box may read."),
     click.option(
@@ -87,10 +97,8 @@ _REST = (
     click.option(
         "--ceiling",
         type=Number(MAX_CEILING_MIN),
-        default=30.0,
-        show_default=True,
         metavar="MINUTES",
-        help="End the run after this time, whatever it does.",
+        help="End the run after this time, whatever it does. Default: 30, and 480 with -i.",
     ),
     click.option("--cpus", type=Number(4096), metavar="N", help="Processors for the box. Default: 2."),
     click.option("--memory", type=Memory(), metavar="SIZE", help="Memory for the box, swap included. Default: 4g."),
@@ -119,17 +127,40 @@ def run_options(*own: Option) -> Option:
     return put_on
 
 
-def carry_out(prompt: bytes, *, as_json: bool, ceiling: float, **given: Any) -> int:
+def carry_out(prompt: bytes, *, as_json: bool, ceiling: float | None, interactive: bool, **given: Any) -> int:
     """Run the agent with these options, `given` by their names in `run.Options`; the exit status."""
+    if interactive:
+        _check_interactive(prompt, as_json)
     from impyard.runner.gateway import spawn
 
     with spawn() as spawned:  # first of all: it takes longest to come up
         from impyard.runner.cli import INTERRUPTED, version
         from impyard.runner.run import Options, run
-        from impyard.runner.view import make_view
+        from impyard.runner.view import View, make_view
 
-        options = Options(prompt=prompt, ceiling_s=ceiling * 60, **given)
+        view: View = make_view(as_json=as_json, environ=os.environ)
+        size = None
+        if interactive:
+            from impyard.runner.interactive import make_interactive
+
+            view = make_interactive(view)
+            size = view.size()
+        minutes = ceiling or (INTERACTIVE_CEILING_MIN if interactive else CEILING_MIN)
+        options = Options(prompt=prompt, ceiling_s=minutes * 60, terminal=size, **given)
         try:
-            return run(options, make_view(as_json=as_json, environ=os.environ), version(), spawned)
+            return run(options, view, version(), spawned)
         except KeyboardInterrupt:
             return INTERRUPTED  # said already; click would add an empty line
+
+
+def _check_interactive(prompt: bytes, as_json: bool) -> None:
+    """Raises ImpyardError or UsageError for a run that cannot be interactive."""
+    from impyard.runner.userterminal import check_terminal
+
+    if as_json:
+        raise click.UsageError("-i shows pi's own screen, --json its events: give one of them")
+    check_terminal(os.environ)
+    if len(prompt) > MAX_TYPED:
+        raise ImpyardError(
+            f"with -i a prompt may have {MAX_TYPED // 1024} KiB at most", hint="put it into a file that the agent reads"
+        )

@@ -35,7 +35,9 @@ _project = click.option(
 
 
 # Commands that are imported when they are called; the others are below.
-COMMANDS: dict[str, Entry] = {}
+COMMANDS: dict[str, Entry] = {
+    "resume": Entry("impyard.runner.resume_cmd:resume", "Go on with a run's session in a fresh box."),
+}
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS, invoke_without_command=True)

@@ -48,6 +48,13 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Screen:
+    """Bytes for a terminal, as they came out of a box with one. Not to be shown as they are."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class News:
     """Something that the gateway said."""
 
@@ -61,15 +68,20 @@ class Over:
     status: int | None
 
 
-Item = Line | News | Over
+Item = Line | Screen | News | Over
 
 
 class Stage:
     """A created container, not started yet. `close` it in any case: then it is gone, or ImpyardError says that it is
-    not."""
+    not.
 
-    def __init__(self, container: str, stdout: Path, stderr: Path) -> None:
+    With a `terminal` the first line of its output is the relay's, and what follows is no lines but a Screen's; that is
+    not stored here.
+    """
+
+    def __init__(self, container: str, stdout: Path, stderr: Path, *, terminal: bool = False) -> None:
         self.container = container
+        self._terminal = terminal
         self.ended_by: str | None = None
         self.ceiling_passed = False  # the box lasted until its ceiling, or until it was asked to end for it
         self.storage_error: str | None = None
@@ -85,7 +97,7 @@ class Stage:
         self._received = 0
         self._stored = 0
         self._reader_waits = False
-        self._output = engine.attach(container)
+        self._output = engine.attach(container, stdin=terminal)
         self._waiter = engine.wait_removed(container)
         self._reader = threading.Thread(target=self._read, daemon=True, name="box-output")
         self._end = threading.Thread(target=self._wait, daemon=True, name="box-end")
@@ -106,7 +118,7 @@ class Stage:
         """What happens, in order, until the box is over."""
         while True:
             item = self._items.get()
-            if isinstance(item, Line):
+            if isinstance(item, Line | Screen):
                 with self._room:
                     self._waiting_bytes -= _cost(item.data)
                     self._room.notify_all()
@@ -126,6 +138,10 @@ class Stage:
                 return
             self._waiting_news += 1
         self._items.put(News(event))
+
+    def send(self, data: bytes) -> int:
+        """Write to a box with a terminal, as box/terminal.py reads it: see engine.Output."""
+        return self._output.send(data)
 
     def end(self, reason: str, *, politely: bool = False) -> None:
         """End the box; the first reason given is kept. `politely` gives the agent time to store its session.
@@ -184,11 +200,20 @@ class Stage:
                     self.last_words = (self.last_words + data)[-LAST_WORDS_BYTES:]
                     self._store(stderr, data)
                     continue
+                if self._terminal and not first:
+                    self._pass_on(Screen(data))
+                    continue
                 *whole, rest = data.split(b"\n")
-                for piece in whole:
+                for number, piece in enumerate(whole, 1):
                     line += piece
                     self._emit(stdout, line, first)
                     first, line = False, bytearray()
+                    if self._terminal:  # what came in one piece with the report is no line of its own
+                        rest = b"\n".join([*whole[number:], rest])
+                        break
+                if self._terminal and not first:
+                    self._pass_on(Screen(rest))
+                    continue
                 line += rest
                 if len(line) > SHOWN_LINE_BYTES:
                     self._store(stdout, bytes(line))
@@ -200,13 +225,16 @@ class Stage:
         data = bytes(line)
         if not (first and data.startswith(b'{"impyard"')):  # the relay's report is not pi's
             self._store(stdout, data + b"\n")
+        self._pass_on(Line(data))
+
+    def _pass_on(self, item: Line | Screen) -> None:
         self._reader_waits = True
         with self._room:
-            while self._waiting_bytes and self._waiting_bytes + _cost(data) > MAX_WAITING_BYTES:
+            while self._waiting_bytes and self._waiting_bytes + _cost(item.data) > MAX_WAITING_BYTES:
                 self._room.wait()
-            self._waiting_bytes += _cost(data)
+            self._waiting_bytes += _cost(item.data)
         self._reader_waits = False
-        self._items.put(Line(data))
+        self._items.put(item)
 
     def _store(self, file: BinaryIO, data: bytes) -> None:
         if self._stored + len(data) > MAX_STORED_BYTES:

@@ -207,3 +207,19 @@ def test_the_relay_is_told_what_to_check() -> None:
     assert str(ROOT) in config["probes"]["code_paths"]
     assert config["probes"]["denied_host"] == denied_host(box())
     json.dumps(config)
+
+
+def test_an_agent_with_a_terminal_is_typed_to_and_no_other_is() -> None:
+    """The engine gives no terminal: the relay does, once the probes are done."""
+    plain, typed = create_call(box()), create_call(replace(box(), terminal=(24, 80)))
+    for key in ("AttachStdin", "OpenStdin", "StdinOnce"):
+        assert (plain.pop(key), typed.pop(key)) == (False, True)
+    assert plain == typed and typed["Tty"] is False
+    config = relay_config(replace(box(), terminal=(24, 80)), ["pi"], {}, prompt=True, mode="run")
+    assert (config["terminal"], config["stdin"]) == ([24, 80], None)
+    assert relay_config(box(), ["pi"], {}, prompt=True, mode="run")["terminal"] is None
+    assert agent_environment(box())["TERM"] == "dumb"
+    assert agent_environment(replace(box(), terminal=(24, 80)))["TERM"] == "xterm-256color"
+    command = pi_command(PATHS, demo_agent(), "@/etc/passwd")
+    assert "--mode" not in command and command[-2:] == ["--", " @/etc/passwd"]
+    assert "--" not in pi_command(PATHS, demo_agent(), "")

@@ -42,7 +42,7 @@ class FakeEngine:
 
 
 def make_stage(monkeypatch: pytest.MonkeyPatch, folder: Path, fake: FakeEngine) -> Stage:
-    monkeypatch.setattr(engine, "attach", lambda _container: fake)
+    monkeypatch.setattr(engine, "attach", lambda _container, *, stdin: fake)
     monkeypatch.setattr(engine, "wait_removed", lambda _container: fake)
     monkeypatch.setattr(engine, "start", lambda _container: None)
     monkeypatch.setattr(engine, "kill", fake.kill)

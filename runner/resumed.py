@@ -1,0 +1,161 @@
+"""What an earlier run left to go on with: its workspace and pi's session. Read here, with care.
+
+Workspace and session are the box's: names, kinds, sizes and contents are whatever something hostile made of them. No
+link is followed, nothing but a file is read, and not more than MAX_SESSION_BYTES of it. The text itself goes where it
+came from, into a box, under a header that is written anew: whose session it is, and where, is not the box's to say.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner.project import RUN_ID, RunPaths
+from impyard.runner.text import size_text, visible
+from impyard.runner.times import now
+
+MAX_SESSION_BYTES = 256 * 1024**2
+MAX_HEADER_BYTES = 64 * 1024
+MAX_ENTRIES = 10_000
+DEFAULT_MODEL = " (its default model)"
+_NAME = re.compile(r"[0-9TZ-]{10,40}_([A-Za-z0-9._-]{1,128})\.jsonl")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """pi's session without its header: `entries` are lines of JSON, as they were. `began` is ISO 8601."""
+
+    entries: bytes
+    version: int
+    began: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What the `run` of before left. `is_own`: its workspace is one that impyard made, in runs/, and not one that the
+    user named."""
+
+    run: str
+    workspace: Path
+    is_own: bool
+    session: Session
+    policies: tuple[str, ...] = ()
+
+
+def find_workspace(root: Path, receipt: Mapping[str, Any]) -> tuple[Path, bool]:
+    """The workspace of a run, and whether impyard made it; that of a project that was moved is where it is now. Whether
+    a box may have one that impyard did not make is still to be checked. Raises ImpyardError when it is gone."""
+    recorded = Path(str(receipt.get("workspace") or ""))
+    runs = Path(str(receipt.get("project") or "")) / "runs"
+    inner = recorded.relative_to(runs).parts if recorded.is_relative_to(runs) else ()
+    if len(inner) != 2 or not RUN_ID.fullmatch(inner[0]) or inner[1] != "workspace":
+        return recorded, False
+    folder = RunPaths(root, inner[0]).workspace
+    for path in (folder.parent, folder):
+        if not path.is_dir() or path.is_symlink():
+            raise ImpyardError(
+                f"the workspace of this run, {visible(str(folder))}, is not there any more",
+                hint="`impyard runs list` shows the runs that are; `impyard run` begins anew",
+            )
+    return folder, True
+
+
+def read_session(folder: Path, run: str, *, newest: bool) -> Session:
+    """pi's session in the folder of a run: the run's own, or the `newest` where a person may have begun others.
+
+    Raises ImpyardError when there is none, or none that could be pi's.
+    """
+    hint = f"`impyard runs show {run}` shows what there is of it; `impyard run` begins anew"
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as exc:
+        raise ImpyardError(f"run {run} has no session: {(exc.strerror or str(exc)).lower()}", hint=hint) from exc
+    with closing(_Folder(handle)) as opened:
+        name = opened.choose(run, newest)
+        if name is None:
+            raise ImpyardError(f"run {run} has no session: it ended before the model's first answer", hint=hint)
+        try:
+            return _parse(opened.read(name))
+        except (OSError, ValueError, RecursionError) as exc:
+            why = (exc.strerror or str(exc)).lower() if isinstance(exc, OSError) else str(exc)
+            raise ImpyardError(f"the session of run {run} cannot be used: {why}", hint=hint) from exc
+
+
+def session_file(session: Session, run: str, workspace: Path) -> tuple[str, bytes]:
+    """Name and content of the session file with which pi goes on, as that of the new `run`."""
+    header = {
+        "type": "session",
+        "version": session.version,
+        "id": run,
+        "timestamp": session.began,
+        "cwd": str(workspace),
+    }
+    name = f"{re.sub('[:.]', '-', session.began)}_{run}.jsonl"
+    return name, json.dumps(header).encode() + b"\n" + session.entries
+
+
+def model_of(receipt: Mapping[str, Any]) -> str | None:
+    """What to ask for with --model to get the model of a run again; None where it was the provider's default."""
+    label = receipt.get("model")
+    return label if isinstance(label, str) and not label.endswith(DEFAULT_MODEL) else None
+
+
+class _Folder:
+    """An open folder that a box could write to."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+    def choose(self, run: str, newest: bool) -> str | None:
+        """The name of the session to take; None when there is none. Only files count."""
+        found: list[tuple[bool, int, str]] = []
+        with os.scandir(self._handle) as entries:
+            for entry in itertools.islice(entries, MAX_ENTRIES):
+                match = _NAME.fullmatch(entry.name)
+                if match and entry.is_file(follow_symlinks=False):
+                    changed = entry.stat(follow_symlinks=False).st_mtime_ns
+                    found.append((match[1] == run and not newest, changed, entry.name))
+        return max(found)[2] if found else None
+
+    def read(self, name: str) -> bytes:
+        """A file, whole. Raises OSError, and ValueError for what is none or is too long."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(name, flags, dir_fd=self._handle), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ValueError("it is no file")
+            data = file.read(MAX_SESSION_BYTES + 1)
+        if len(data) > MAX_SESSION_BYTES:
+            raise ValueError(f"it is longer than {size_text(MAX_SESSION_BYTES)}")
+        return data
+
+
+def _parse(data: bytes) -> Session:
+    """Raises ValueError for what does not begin as pi's sessions do."""
+    first, _, rest = data.partition(b"\n")
+    if len(first) > MAX_HEADER_BYTES:
+        raise ValueError("it does not begin as pi's sessions do")
+    try:
+        header = json.loads(first)
+    except ValueError:
+        header = None
+    version = header.get("version", 1) if isinstance(header, dict) else None
+    if not isinstance(header, dict) or header.get("type") != "session" or type(version) is not int or version < 1:
+        raise ValueError("it does not begin as pi's sessions do")
+    whole, end, _half = rest.rpartition(b"\n")  # a killed pi may have left half a line
+    if not whole.strip():
+        raise ValueError("nothing was said in it")
+    began = header.get("timestamp")
+    return Session(whole + end, version, began if isinstance(began, str) and _TIME.fullmatch(began) else now())

@@ -1,0 +1,171 @@
+"""The terminal of the person at `run -i`: raw while the box has it, and as it was before in any case.
+
+Keys go to the box as they are, Ctrl-C too. Three times Ctrl-\\ within two seconds ends the run: a UI in the box may
+take all other keys. What a killed runner (SIGKILL) leaves, `reset` mends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from impyard.addon.errors import ImpyardError
+
+SIZE_UNKNOWN = (24, 80)
+CHUNK = 4096
+MAX_WAITING = 1024 * 1024  # typed bytes that a box does not take; what is typed then is lost
+RETRY_S = 0.05
+LAST_WRITE_S = 1.0
+END_PRESSES, END_WITHIN_S = 3, 2.0
+# Ctrl-\ as a terminal sends it: plain, in kitty's protocol (a press or a repeat; caps and num lock add 64 and 128), and
+# as xterm's modifyOtherKeys does.
+END_KEY = re.compile(rb"\x1c|\x1b\[92(?::[0-9:]*)?;(?:5|69|133|197)(?::[12])?(?:;[0-9:]*)?u|\x1b\[27;5;92~")
+
+Send = Callable[[bytes], int]
+
+
+def check_terminal(environ: Mapping[str, str]) -> None:
+    """Raises ImpyardError when there is no terminal that a UI could be shown on."""
+    hint = '`impyard run "…"` runs the agent on a prompt, without one'
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ImpyardError("-i needs a terminal for input and output", hint=hint)
+    if environ.get("TERM", "dumb") in ("dumb", ""):
+        raise ImpyardError(
+            "-i needs a terminal that can move its cursor, and TERM says that this one cannot", hint=hint
+        )
+
+
+class UserTerminal:
+    """Standard input and output. `enter` it when the box has started, `leave` it in any case."""
+
+    def __init__(self, source: int = 0, target: int = 1) -> None:
+        self._source, self._target = source, target
+        self._before: list[Any] | None = None
+        self._handlers: dict[int, Any] = {}
+        self._pressed: list[float] = []
+        self._closing = False
+        self._redraw = False
+
+    def size(self) -> tuple[int, int]:
+        """Rows and columns."""
+        with suppress(OSError):
+            found = os.get_terminal_size(self._target)
+            if found.lines > 0 and found.columns > 0:
+                return min(found.lines, 0xFFFF), min(found.columns, 0xFFFF)
+        return SIZE_UNKNOWN
+
+    def enter(self, send: Send) -> None:
+        """Give the terminal to the box. `send` takes what box/terminal.py reads, as much of it as it can without
+        waiting, and says how much; OSError once the box is gone. Raises OSError when the terminal is gone."""
+        self._send = send
+        self._before = termios.tcgetattr(self._source)
+        tty.setraw(self._source, termios.TCSANOW)
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for number in (signal.SIGWINCH, signal.SIGCONT):
+            self._handlers[number] = signal.signal(number, self._on_signal)
+        self._thread = threading.Thread(target=self._read_keys, daemon=True, name="keys")
+        self._thread.start()
+
+    def write(self, data: bytes) -> None:
+        """Write what has been filtered. Raises OSError."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._target, view) :]
+            except BlockingIOError:  # somebody else who has this terminal made it so
+                select.select([], [self._target], [])
+
+    def leave(self, last: bytes = b"") -> None:
+        """Take the terminal back, after writing `last` where that does not block. Safe to call at any time, and twice.
+
+        Answers of the terminal that nobody has read must not be typed into what comes next: they are thrown away.
+        """
+        if self._before is None:
+            return
+        before, self._before = self._before, None
+        self._closing = True
+        self._wake()
+        self._thread.join(timeout=2.0)
+        with suppress(OSError, ValueError):
+            if select.select([], [self._target], [], LAST_WRITE_S)[1]:
+                os.write(self._target, last)
+        with suppress(OSError, termios.error):
+            termios.tcflush(self._source, termios.TCIFLUSH)
+            termios.tcsetattr(self._source, termios.TCSANOW, before)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if not self._thread.is_alive():
+            for handle in (self._wake_reader, self._wake_writer):
+                os.close(handle)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if self._before is None:
+            return
+        if number == signal.SIGCONT:  # the shell has set the terminal its own way meanwhile
+            with suppress(OSError, termios.error):
+                tty.setraw(self._source, termios.TCSANOW)
+            self._redraw = True
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(OSError):
+            os.write(self._wake_writer, b"!")
+
+    def _read_keys(self) -> None:
+        waiting = bytearray(self._size_message())
+        source_open = True
+        while not self._closing:
+            with suppress(BlockingIOError):
+                try:
+                    del waiting[: self._send(bytes(waiting)) if waiting else 0]
+                except BlockingIOError:
+                    raise
+                except OSError:
+                    return  # the box is gone
+            sources = [self._wake_reader, *([self._source] if source_open else [])]
+            ready = select.select(sources, [], [], RETRY_S if waiting else None)[0]
+            if self._wake_reader in ready:
+                with suppress(OSError):
+                    os.read(self._wake_reader, CHUNK)
+                waiting += self._size_message()
+            if self._source in ready:
+                try:
+                    keys = os.read(self._source, CHUNK)
+                except OSError:
+                    keys = b""
+                source_open = bool(keys)  # at its end a SIGHUP follows
+                self._look_for_end(keys)
+                if keys and len(waiting) < MAX_WAITING:
+                    waiting += message(b"k", keys)
+
+    def _size_message(self) -> bytes:
+        rows, columns = self.size()
+        data = message(b"w", struct.pack(">HH", rows, columns))
+        if self._redraw:  # a size that stays the same is no news
+            self._redraw = False
+            return message(b"w", struct.pack(">HH", rows, max(columns - 1, 1))) + data
+        return data
+
+    def _look_for_end(self, keys: bytes) -> None:
+        now = time.monotonic()
+        self._pressed += [now] * len(END_KEY.findall(keys))
+        self._pressed = [at for at in self._pressed if at > now - END_WITHIN_S]
+        if len(self._pressed) >= END_PRESSES:
+            self._pressed.clear()
+            os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does for any other run; again: without patience
+
+
+def message(kind: bytes, content: bytes) -> bytes:
+    """As box/terminal.py reads it."""
+    return struct.pack(">cI", kind, len(content)) + content
