@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Container, Sequence
+
 import msgspec
 
 from impyard.runner import logread
@@ -10,6 +13,8 @@ from impyard.runner.spotted import secret_text
 
 # The canary and the probes are a run's first lines: its agent starts after them.
 OWN_CHECKS = 3
+# As agent and demo name them, which load much more than a reader of the log needs (tests/unit/test_decisions_read.py).
+DEMO_HOST, DEMO_RULE = "demo-model.impyard.internal", "demo model"
 
 
 class Nearest(msgspec.Struct, frozen=True):
@@ -27,7 +32,7 @@ class Secret(msgspec.Struct, frozen=True):
     where: str
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """The fields of a decision line that are shown. Unknown fields are left alone, missing ones are damage."""
 
     ts: str
@@ -83,6 +88,12 @@ class Entry(msgspec.Struct, frozen=True):
         asked = self.reason == "canary" or self.host == f"{self.run}.probe.impyard.invalid"
         return asked and 0 < self.seq <= OWN_CHECKS and RUN_ID.fullmatch(self.run) is not None
 
+    @property
+    def is_demo(self) -> bool:
+        """Whether this is a call of impyard's own demo model that was let through: a script that answers on the
+        machine itself, so that nothing can leave by it."""
+        return self.host == DEMO_HOST and self.rule == DEMO_RULE and self.verdict == "allow"
+
 
 def parse(text: bytes) -> Entry | None:
     """The decision that a log line holds, or None when the line is damaged."""
@@ -96,32 +107,122 @@ _DECODER = msgspec.json.Decoder(Entry)
 
 
 class Selection:
-    """Which lines are wanted; counts what it left out as damaged (`damaged`) and as impyard's own check (`own`)."""
+    """Which lines are wanted; counts what it left out as damaged (`damaged`) and as impyard's own: its checks (`own`)
+    and what its demo model was asked (`demo`).
 
-    def __init__(self, run: str | None, denied: bool, *, own_checks: bool = True) -> None:
+    Several hosts, methods, reasons or rules: one of each is enough. hosts: names, `*` in them stands for anything.
+    since, until: as the log writes times; the first is within, the second is not. rules: a rule's name, its place
+    (`gateway.yaml:8`) or its file. failed: the ids of requests that were allowed and came to nothing, if only those.
+    """
+
+    def __init__(
+        self,
+        run: str | None = None,
+        denied: bool = False,
+        *,
+        own_checks: bool = True,
+        hosts: Sequence[str] = (),
+        methods: Sequence[str] = (),
+        verdict: str | None = None,
+        reasons: Sequence[str] = (),
+        rules: Sequence[str] = (),
+        since: str | None = None,
+        until: str | None = None,
+        failed: Container[str] | None = None,
+    ) -> None:
         self.run = run
-        self.denied = denied
+        self.verdict = "deny" if denied else "allow" if failed is not None else verdict
         self.own_checks = own_checks
+        self.since, self.until = since, until
+        self.failed = failed
         self.damaged = 0
         self.own = 0
+        self.demo = 0
         self.first_damage: logread.Line | None = None
-        # A line without these bytes cannot be wanted, which spares a million-line log the parsing.
-        self.needles = [
-            needle.encode("utf-8", "surrogateescape") for needle in (run, "deny" if denied else None) if needle
+        self._hosts = _any_of(hosts)
+        self._methods = frozenset(method.upper() for method in methods)
+        self._reasons = frozenset(reasons)
+        self._rules = _any_of(rules)
+        self._shows_demo = own_checks or any("demo" in host.lower() for host in hosts)
+        # A line without these bytes cannot be wanted, which spares a million-line log the parsing. The judge writes
+        # hosts in small letters.
+        certain = [
+            run,
+            self.verdict,
+            *reasons[: len(reasons) == 1],
+            *(host.lower() for host in hosts[: len(hosts) == 1]),
         ]
+        self.needles = [needle for text in certain if text and (needle := _literal(text))]
+
+    @property
+    def denied(self) -> bool:
+        return self.verdict == "deny"
+
+    @property
+    def narrows(self) -> bool:
+        """Whether anything is left out but impyard's own and other runs."""
+        return bool(
+            self.verdict or self._hosts or self._methods or self._reasons or self._rules or self.since or self.until
+        )
 
     def __call__(self, line: logread.Line) -> bool:
-        if any(needle not in line.text for needle in self.needles):
-            return False
+        return self.entry(line) is not None
+
+    def entry(self, line: logread.Line) -> Entry | None:
+        """What a wanted line holds; None for one that is left out."""
+        for needle in self.needles:
+            if needle not in line.text:
+                return None
         entry = parse(line.text)
         if entry is None:
             self.damaged += 1
             if self.first_damage is None or line.offset < self.first_damage.offset:
                 self.first_damage = line
+            return None
+        return entry if self.wants(entry) else None
+
+    def wants(self, entry: Entry) -> bool:
+        """Whether a decision is among those that are meant; one of impyard's own is counted."""
+        if (self.run is not None and not entry.run.startswith(self.run)) or (
+            self.verdict is not None and entry.verdict != self.verdict
+        ):
             return False
-        if (self.run is not None and not entry.run.startswith(self.run)) or (self.denied and entry.verdict != "deny"):
+        if (self.since is not None and entry.ts < self.since) or (self.until is not None and entry.ts >= self.until):
             return False
-        if entry.is_own_check and not self.own_checks:
+        if self.failed is not None and entry.id not in self.failed:
+            return False
+        if (
+            (self._methods and entry.method.upper() not in self._methods)
+            or (self._reasons and entry.reason not in self._reasons)
+            or (self._hosts and not self._hosts.fullmatch(entry.host))
+            or (self._rules and not _is_rule(self._rules, entry))
+        ):
+            return False
+        if not self.own_checks and entry.is_own_check:
             self.own += 1
             return False
+        if not self._shows_demo and entry.is_demo:
+            self.demo += 1
+            return False
         return True
+
+
+def _any_of(globs: Sequence[str]) -> re.Pattern[str] | None:
+    """What matches one of these texts, upper or lower case, with `*` for anything."""
+    if not globs:
+        return None
+    return re.compile("|".join(re.escape(glob).replace(r"\*", ".*") for glob in globs), re.IGNORECASE | re.DOTALL)
+
+
+def _literal(text: str) -> bytes:
+    """The longest part of the text that JSON writes as it is, however it escapes."""
+    return max(re.split(r"[^0-9A-Za-z.-]+", text), key=len).encode()
+
+
+def _is_rule(rules: re.Pattern[str], entry: Entry) -> bool:
+    """Whether one of the names or places is the deciding rule's; a place may leave out folders or the line."""
+    places = [entry.rule or ""]
+    if entry.at:
+        file, _, _ = entry.at.rpartition(":")
+        places += [entry.at, file, entry.at.rsplit("/", 1)[-1], file.rsplit("/", 1)[-1]]
+    return any(rules.fullmatch(place) for place in places if place)

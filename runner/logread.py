@@ -107,6 +107,16 @@ def raw_lines(descriptor: int) -> Iterator[bytes]:
             yield line if rest is line or not rest else line + b"\n"
 
 
+def forward(descriptor: int, start: int = 0, size: int | None = None, needles: Sequence[bytes] = ()) -> Iterator[Line]:
+    """The lines of the file's first `size` bytes (default: all of it) from byte `start` on, empty ones left out.
+
+    A line begins at `start`. Lines that lack one of the `needles` may be left out: blocks without them are not split.
+    """
+    end = os.fstat(descriptor).st_size if size is None else size
+    reader = _Reader(descriptor, start)
+    yield from reader.lines(rest=True, end=end, needles=needles)
+
+
 def follow(path: Path, start: int, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[Line]:
     """Each line that is appended to `path` beyond byte `start`, as soon as it is whole. Never ends by itself.
 
@@ -170,11 +180,17 @@ class _Reader:
         self._begun = b""  # the line whose newline has not come yet, cut at LINE_CAP
         self._cut = 0  # bytes of it that were dropped
 
-    def lines(self, *, rest: bool) -> Iterator[Line]:
-        """The lines up to the present end of the file, empty ones left out; with `rest` also one without newline."""
-        while block := os.pread(self.descriptor, BLOCK_BYTES, self.position):
+    def lines(self, *, rest: bool, end: int | None = None, needles: Sequence[bytes] = ()) -> Iterator[Line]:
+        """The lines up to the present end of the file, or to byte `end`, empty ones left out; with `rest` also one
+        without newline. Lines that lack one of the `needles` may be left out."""
+        while block := os.pread(self.descriptor, self._length(end), self.position):
             offset = self.position - len(self._begun) - self._cut
             self.position += len(block)
+            if needles and (newline := block.rfind(b"\n")) >= 0:
+                data = self._begun + block[:newline]  # all lines that end in this block
+                if not all(needle in data for needle in needles):
+                    self._begun, self._cut = block[newline + 1 :], 0
+                    continue
             *whole, begun = (self._begun + block).split(b"\n")
             for text in whole:
                 if text:
@@ -186,3 +202,6 @@ class _Reader:
         if rest and self._begun:
             yield Line(self.position - len(self._begun) - self._cut, self._begun, ended=False)
             self._begun, self._cut = b"", 0
+
+    def _length(self, end: int | None) -> int:
+        return BLOCK_BYTES if end is None else max(min(BLOCK_BYTES, end - self.position), 0)
