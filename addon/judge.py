@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from impyard.addon.errors import PolicyError
@@ -97,8 +98,34 @@ def denial(reason: str, *, hint: str | None = None, at: str | None = None) -> De
     return Decision(Verdict.DENY, reason, at=at, hint=hint or HINTS.get(reason, ""))
 
 
-def judge(request: Request, policy: Policy | PolicyError) -> Decision:
-    """The decision on `request`. Never raises for a `Request`; callers treat an exception as a denial all the same."""
+@dataclass(slots=True)
+class Question:
+    """One reading of a request: what rules are asked about."""
+
+    method: str
+    path: str
+    query: Query
+    websocket: bool
+
+
+@dataclass(slots=True)
+class Trace:
+    """What `judge` looked at on its way to a decision, for people. Empty where it did not come so far.
+
+    about: the entries about the host, covering: those of them that are about its scheme and port too; both last first.
+    questions: every reading of the request; the first that is not allowed decides.
+    """
+
+    about: Sequence[Entry] = ()
+    covering: Sequence[Entry] = ()
+    questions: list[Question] = field(default_factory=list)
+
+
+def judge(request: Request, policy: Policy | PolicyError, trace: Trace | None = None) -> Decision:
+    """The decision on `request`. Never raises for a `Request`; callers treat an exception as a denial all the same.
+
+    trace: is told what was looked at; it changes nothing.
+    """
     if request.host.endswith(CANARY_SUFFIX):
         return denial("canary")
     if isinstance(policy, PolicyError):
@@ -114,37 +141,28 @@ def judge(request: Request, policy: Policy | PolicyError) -> Decision:
     if upgrade and upgrade != "websocket":
         return denial("upgrade")
     try:
-        return _by_rules(request, policy, websocket=bool(upgrade))
+        return _by_rules(request, policy, bool(upgrade), trace or Trace())
     except Ambiguous as exc:
         return denial("ambiguous-path", hint=f"send the request in its plain form: {exc}")
     except MatchFailed:
         return denial("judge-error")
 
 
-@dataclass(slots=True)
-class _Question:
-    """One reading of a request: what rules are asked about."""
-
-    method: str
-    path: str
-    query: Query
-    websocket: bool
-
-
-def _by_rules(request: Request, policy: Policy, *, websocket: bool) -> Decision:
-    entries = policy.entries_for(request.host)
+def _by_rules(request: Request, policy: Policy, websocket: bool, trace: Trace) -> Decision:
+    trace.about = entries = policy.entries_for(request.host)
     if not entries:
         related = policy.related(request.host)
         nearest = Nearest(related.at, "host") if related else None
         return replace(denial("unlisted-host"), nearest=nearest)
-    covering = [entry for entry in entries if entry.covers(request.scheme, request.port)]
+    trace.covering = covering = [entry for entry in entries if entry.covers(request.scheme, request.port)]
     if not covering:
         failed = "port" if any(request.scheme in entry.ports for entry in entries) else "scheme"
         return replace(denial("no-rule"), nearest=Nearest(entries[0].at, failed))
     first: tuple[Entry, Rule] | None = None
     max_body: int | None = None
-    for question in _questions(request, websocket):
-        found = _last_match(covering, question)
+    trace.questions = questions = _questions(request, websocket)
+    for question in questions:
+        found = last_match(covering, question)
         if found is None or not found[1].allow:
             return _denied(covering, question, found, request, read_otherwise=first is not None)
         first = first or found
@@ -168,7 +186,7 @@ def _leads_alike(a: Entry, b: Entry) -> bool:
     return a.upstream == b.upstream and a.inject == b.inject
 
 
-def _questions(request: Request, websocket: bool) -> list[_Question]:
+def _questions(request: Request, websocket: bool) -> list[Question]:
     """Every reading of the request, the one as sent first. Raises Ambiguous."""
     path, query = request.path, request.query
     methods, targets = overrides(request.headers)
@@ -176,7 +194,7 @@ def _questions(request: Request, websocket: bool) -> list[_Question]:
         methods += [value.upper() for value in Query(query).values("_method")]
     paths = readings(path) if path != "*" else ("*",)
     if len(paths) == 1 and not methods and not targets:
-        return [_Question(request.method, path, Query(query), websocket)]
+        return [Question(request.method, path, Query(query), websocket)]
     methods = list(dict.fromkeys([request.method, *methods]))
     if len(methods) > _MAX_METHODS or not all(METHOD.fullmatch(method) for method in methods):
         raise Ambiguous("it names several methods")
@@ -192,7 +210,7 @@ def _questions(request: Request, websocket: bool) -> list[_Question]:
     if len(pairs) > _MAX_QUESTIONS:
         raise Ambiguous("it can be read in too many ways")
     queries = {text: Query(text) for _, text in pairs}
-    return [_Question(method, reading, queries[text], websocket) for reading, text in pairs for method in methods]
+    return [Question(method, reading, queries[text], websocket) for reading, text in pairs for method in methods]
 
 
 def _plain(query: str) -> str:
@@ -205,16 +223,22 @@ def _query_readings(paths: tuple[str, ...], query: str) -> list[str]:
     return [query, *dict.fromkeys(f"{path.partition('?')[2]}&{query}" for path in paths if "?" in path)]
 
 
-def _last_match(entries: list[Entry], question: _Question) -> tuple[Entry, Rule] | None:
-    """The last rule of the policy that matches, with its entry. `entries` come last first."""
-    for entry in entries:
-        for rule in entry.matching(question.path):
-            if _mismatch(rule, question) is None:
-                return entry, rule
+def last_match(entries: Sequence[Entry], question: Question) -> tuple[Entry, Rule] | None:
+    """The last rule of the policy that matches, with its entry. `entries` come last first. Raises MatchFailed."""
+    for entry, rule, failed in compared(entries, question):
+        if failed is None:
+            return entry, rule
     return None
 
 
-def _mismatch(rule: Rule, question: _Question) -> str | None:
+def compared(entries: Sequence[Entry], question: Question) -> Iterator[tuple[Entry, Rule, str | None]]:
+    """Each rule whose path matches, last first, with its entry and what else keeps it from matching, if anything."""
+    for entry in entries:
+        for rule in entry.matching(question.path):
+            yield entry, rule, _mismatch(rule, question)
+
+
+def _mismatch(rule: Rule, question: Question) -> str | None:
     """What keeps a rule whose path matches from matching altogether; None when nothing does."""
     if rule.methods is not None and question.method not in rule.methods:
         return "method"
@@ -239,7 +263,7 @@ def _query_matches(rule: Rule, query: Query) -> bool:
 
 def _denied(
     entries: list[Entry],
-    question: _Question,
+    question: Question,
     found: tuple[Entry, Rule] | None,
     request: Request,
     *,
@@ -262,15 +286,14 @@ def _denied(
 _CLOSENESS = ("path", "method", "query", "websocket")
 
 
-def _nearest(entries: list[Entry], question: _Question) -> Nearest | None:
+def _nearest(entries: list[Entry], question: Question) -> Nearest | None:
     """The ALLOW rule that came closest to a question that no rule answered."""
     best: tuple[int, Rule] | None = None
-    for entry in entries:
-        for rule in entry.matching(question.path):
-            if rule.allow and (failed := _mismatch(rule, question)):
-                closeness = _CLOSENESS.index(failed)
-                if best is None or closeness > best[0]:
-                    best = closeness, rule
+    for _, rule, failed in compared(entries, question):
+        if rule.allow and failed:
+            closeness = _CLOSENESS.index(failed)
+            if best is None or closeness > best[0]:
+                best = closeness, rule
     if best is not None:
         return Nearest(best[1].at, _CLOSENESS[best[0]])
     for entry in entries:
