@@ -7,6 +7,7 @@ import click
 from impyard.runner.lazygroup import Entry, LazyGroup
 
 COMMANDS: dict[str, Entry] = {
+    "check": Entry("impyard.runner.policy_check:check", "Find faults in a policy, and what was hardly meant."),
     "schema": Entry("impyard.runner.policy_schema:schema", "Print the JSON Schema that editors check a policy with."),
 }
 
