@@ -10,8 +10,9 @@ from impyard.addon.rules import DEFAULT_PORTS, Entry, Rule
 from impyard.runner.policyasked import Asked, sent
 from impyard.runner.policylint import Finding, Lint, Subject
 from impyard.runner.policyplaces import Placed
-from impyard.runner.regexask import samples, tree_of
+from impyard.runner.regexask import samples_of
 
+_ODD = frozenset('%\\;#? "<>`')
 WRITES = ("DELETE", "PUT", "POST", "PATCH")
 
 
@@ -55,9 +56,12 @@ def attempt(
 
 def examples(rule: Rule) -> list[str]:
     """Some paths that the rule matches, without those that may be read in several ways; empty where none is known."""
-    tree = tree_of(rule.path)
-    found = samples(tree) if tree is not None else []
-    return [path for path in found if path.startswith("/") and path.isascii() and not set(path) & set('%\\;#? "<>`')]
+    return [path for path in samples_of(rule.path) if is_plain(path)]
+
+
+def is_plain(path: str) -> bool:
+    """Whether a path is sent as it is, and read in one way."""
+    return path.startswith("/") and path.isascii() and not _ODD.intersection(path) and "//" not in path
 
 
 def finding(

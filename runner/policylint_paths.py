@@ -5,14 +5,14 @@ from __future__ import annotations
 from impyard.addon.rules import Rule
 from impyard.addon.yamlnodes import short
 from impyard.runner.policylint import Finding, Subject
-from impyard.runner.policylint_ask import Tried, attempt, examples, finding, method_for
+from impyard.runner.policylint_ask import Tried, attempt, examples, finding, is_plain, method_for
 from impyard.runner.policyplaces import Placed
 from impyard.runner.regexask import (
     ends_with,
     lone_dots,
     matches_any,
     sample,
-    samples,
+    samples_of,
     split_tail,
     tree_of,
     with_x,
@@ -44,7 +44,9 @@ def _never_matches(subject: Subject, placed: Placed, rule: Rule, tree: Tree) -> 
     try:
         if matches_any(rule.path, as_sent=True):
             return None
-        if matches_any(rule.path, as_sent=False) and not any(mark in text for text in samples(tree) for mark in "?#"):
+        if matches_any(rule.path, as_sent=False) and not any(
+            mark in text for text in samples_of(rule.path) for mark in "?#"
+        ):
             return None  # a rule for how a path reads once it is decoded
     except Unknown:
         return None
@@ -171,7 +173,7 @@ def _case(subject: Subject, placed: Placed, rule: Rule, tree: Tree) -> Finding |
 
 def _tried(subject: Subject, placed: Placed, rule: Rule, path: str) -> Tried | None:
     """The judge's answer, where it is this rule that decides."""
-    if not path.startswith("/") or set(path) & set('%\\;#? "<>`') or not path.isascii():
+    if not is_plain(path):
         return None
     tried = attempt(subject, placed.entry, method_for(rule), path)
     return tried if tried.by(rule) else None

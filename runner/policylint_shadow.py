@@ -11,11 +11,11 @@ from impyard.addon.yamlnodes import short
 from impyard.runner.policylint import Finding, Subject
 from impyard.runner.policylint_ask import attempt, examples, finding, host_for, method_for
 from impyard.runner.policyplaces import Placed
-from impyard.runner.regexask import is_within, meet, samples, tree_of
+from impyard.runner.regexask import is_within, meet, samples_of, tree_of
 from impyard.runner.regexlang import Unknown
 
 MAX_OTHERS = 8  # rules that one is compared with: those that match an example of it
-MAX_QUESTIONS = 4000  # of one policy; a large one keeps some faults to itself rather than taking minutes
+MAX_QUESTIONS = 3000  # of one policy; a large one keeps some faults to itself rather than taking minutes
 _OTHER = "\0other"  # a method that no rule names
 
 
@@ -61,9 +61,8 @@ def _others(subject: Subject, placed: Placed) -> list[Placed]:
     """The rules of entries that cover all of this one's host, scheme and port, if they match an example of it."""
     rule = placed.rule
     assert rule is not None
-    tree = tree_of(rule.path)
     found: dict[int, Placed] = {}
-    texts = samples(tree) if tree is not None else []
+    texts = samples_of(rule.path)
     for entry in subject.policy.entries_for(host_for(placed.entry)):
         if covers(entry, placed.entry):
             for other in (each for text in texts for each in entry.matching(text) if each is not rule):

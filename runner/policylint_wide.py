@@ -8,7 +8,7 @@ from impyard.addon.rules import Rule
 from impyard.runner.policylint import Finding, Subject
 from impyard.runner.policylint_ask import WRITES, attempt, finding, is_about
 from impyard.runner.policyplaces import Placed
-from impyard.runner.regexask import is_everything, tree_of
+from impyard.runner.regexask import is_everything
 from impyard.runner.regexlang import Unknown
 
 # Hosts on which a request of this kind stores what is sent: (host, method, path, what). A rule that has the path's last
@@ -40,18 +40,19 @@ _UPLOADS = (
     ("huggingface.co", "POST", "/api/models/owner/repo/commit/main", "commits"),
     ("huggingface.co", "POST", "/owner/repo/git-receive-pack", "commits"),
 )
-_OPEN_ENDS = tuple("*+)$}?")  # what matches all paths ends with one of these
+_ODD_PATH = "/~zq/-9x.~"  # what matches all paths matches this one
 _WILD = re.compile(r"[*+\[]|\.[{?]?")
 
 
 def findings(subject: Subject) -> list[Finding]:
+    everything = {id(rule) for entry in subject.entries for rule in entry.entry.matching(_ODD_PATH) if _is_all(rule)}
     found = []
     for placed in subject.rules:
         rule = placed.rule
         assert rule is not None
         if not rule.allow:
             continue
-        is_all = _is_everything(rule)
+        is_all = id(rule) in everything
         wide = _uploads(subject, placed, rule) or (_wide(subject, placed, rule) if is_all else None)
         if wide:
             found.append(wide)
@@ -60,9 +61,9 @@ def findings(subject: Subject) -> list[Finding]:
     return found
 
 
-def _is_everything(rule: Rule) -> bool:
+def _is_all(rule: Rule) -> bool:
     try:
-        return tree_of(rule.path) is not None and rule.path[-1:] in _OPEN_ENDS and is_everything(rule.path)
+        return is_everything(rule.path)
     except Unknown:
         return False
 
@@ -138,4 +139,4 @@ def _is_narrower(other: Rule, rule: Rule) -> bool:
         return False
     if rule.methods is not None and not (other.methods and other.methods <= rule.methods):
         return False
-    return not _is_everything(other)
+    return not _is_all(other)

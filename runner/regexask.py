@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
 
 from impyard.runner.regexlang import (
     EMPTY,
@@ -49,19 +48,18 @@ def _automaton_of(expressions: tuple[str, ...]) -> Automaton:
 
 def is_within(inner: str, outer: Sequence[str]) -> bool:
     """Whether each path that `inner` matches is matched by one of `outer`. Raises Unknown."""
-    return _search(_automaton_of((inner,)), _automaton_of(tuple(outer)), also=False, alphabet=_READ) is None
+    return not _finds(_automaton_of((inner,)), _automaton_of(tuple(outer)), also=False, alphabet=_READ)
 
 
 def meet(one: str, other: str) -> bool:
     """Whether there is a path that both match. Raises Unknown."""
-    return _search(_automaton_of((one,)), _automaton_of((other,)), also=True, alphabet=_READ) is not None
+    return _finds(_automaton_of((one,)), _automaton_of((other,)), also=True, alphabet=_READ)
 
 
 def matches_any(expression: str, *, as_sent: bool) -> bool:
     """Whether there is a path that it matches; as_sent: not only in a reading of one. Raises Unknown."""
-    every = _automaton_of(("(?s).*",))
     alphabet = _SENT if as_sent else _READ
-    return _search(_automaton_of((expression,)), every, also=True, alphabet=alphabet) is not None
+    return _finds(_automaton_of((expression,)), _automaton_of(("(?s).*",)), also=True, alphabet=alphabet)
 
 
 def is_everything(expression: str) -> bool:
@@ -69,51 +67,57 @@ def is_everything(expression: str) -> bool:
     return is_within("/.*", (expression,))
 
 
-def _search(first: Automaton, second: Automaton, *, also: bool, alphabet: Ranges) -> str | None:
-    """A text that the first accepts, and the second too (`also`) or not; None when there is none. Raises Unknown."""
-    codes = _representatives(first.borders() | second.borders(), alphabet)
+def _finds(first: Automaton, second: Automaton, *, also: bool, alphabet: Ranges) -> bool:
+    """Whether there is a text that the first accepts, and the second too (`also`) or not. Raises Unknown."""
     begin = first.closure((0,)), second.closure((0,))
     queue = []
     for start in "*/":
         a, b = first.after(begin[0], ord(start)), second.after(begin[1], ord(start))
         if first.final in a and (second.final in b) == also:
-            return start
+            return True
         if start == "/":
-            queue.append((a, b, start))
-    seen = {queue[0][:2]}
-    for a, b, text in queue:  # grows while it is walked
-        for code in codes:
+            queue.append((a, b))
+    seen = {queue[0]}
+    for a, b in queue:  # grows while it is walked
+        for code in _representatives(first.borders(a) | second.borders(b), alphabet):
             after = first.after(a, code), second.after(b, code)
             if not after[0] or (also and not after[1]) or after in seen:
                 continue
             if first.final in after[0] and (second.final in after[1]) == also:
-                return text + chr(code)
+                return True
             if len(seen) >= MAX_PAIRS:
                 raise Unknown
             seen.add(after)
-            queue.append((*after, text + chr(code)))
-    return None
+            queue.append(after)
+    return False
 
 
-def _representatives(borders: set[int], alphabet: Ranges) -> list[int]:
-    """One character for each stretch of the alphabet in which none makes a difference."""
-    cuts = sorted(borders | {border for low, high in alphabet for border in (low, high + 1)} | {0, TOP + 1})
+@lru_cache(maxsize=4096)
+def _representatives(borders: frozenset[int], alphabet: Ranges) -> tuple[int, ...]:
+    """One character for each stretch of the alphabet in which none makes a difference, between these borders."""
     found = []
-    for low, after in pairwise(cuts):
-        if any(start <= low and after - 1 <= end for start, end in alphabet):
-            found.append(next((ord(char) for char in _NICE if low <= ord(char) < after), low))
-    return found
+    for low, high in alphabet:
+        found.append(low)
+        found += [border for border in borders if low < border <= high]
+    return tuple(found)
 
 
 # --- examples -------------------------------------------------------------------------------------------------------
 
 
-def samples(tree: Tree) -> list[str]:
-    """A few texts that the tree matches, short ones first; of characters that need no encoding where possible."""
+@lru_cache(maxsize=4096)
+def samples_of(expression: str) -> tuple[str, ...]:
+    """A few texts that it matches, short ones first, of characters that need no encoding where possible; none where it
+    is not understood."""
+    tree = tree_of(expression)
+    return () if tree is None else _samples(tree)
+
+
+def _samples(tree: Tree) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for number in range(MAX_SAMPLES):
         found[sample(tree, number)] = None
-    return sorted(found, key=len)
+    return tuple(sorted(found, key=len))
 
 
 def sample(tree: Tree, number: int = 0) -> str:
@@ -130,6 +134,7 @@ def sample(tree: Tree, number: int = 0) -> str:
     return sample(tree.part, number // 2) * count if count else ""
 
 
+@lru_cache(maxsize=1024)
 def _nicest(ranges: Ranges) -> int:
     for char in _NICE:
         if any(low <= ord(char) <= high for low, high in ranges):

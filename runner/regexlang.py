@@ -357,9 +357,10 @@ class Automaton:
         }
         return self.closure(reached)
 
-    def borders(self) -> set[int]:
-        """Where what happens with a character may change."""
-        return {border for steps in self.steps for ranges, _ in steps for r in ranges for border in (r[0], r[1] + 1)}
+    def borders(self, states: frozenset[int]) -> frozenset[int]:
+        """Where what a character leads to, from these states, may change."""
+        steps = [ranges for state in states for ranges, _ in self.steps[state]]
+        return frozenset([border for ranges in steps for low, high in ranges for border in (low, high + 1)])
 
 
 def automaton(trees: Iterable[Tree]) -> Automaton:
