@@ -33,6 +33,7 @@ from impyard.runner.project import check_root, mounts_under, new_run
 from impyard.runner.receipt import Receipt
 from impyard.runner.removal import remove_tree
 from impyard.runner.resumed import Resumed
+from impyard.runner.secretscan import Found
 from impyard.runner.signals import Signals
 from impyard.runner.spotted import Spotted
 from impyard.runner.stage import Stage
@@ -41,6 +42,8 @@ from impyard.runner.times import now
 from impyard.runner.user import Inode, Owner, box_user, give_back, hand_over, home_of, share_run
 
 if TYPE_CHECKING:
+    from impyard.runner import clonegit
+    from impyard.runner.clone import Clone
     from impyard.runner.engine import Engine
 
 DEFAULT_MEMORY = 4 * 1024**3
@@ -51,7 +54,8 @@ NEW_ACCOUNT = "made an account for the demo model; its key goes into the vault a
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be opened. `root` and `workspace` are resolved; a `workspace` of None is a new folder of the run.
+    """What is to be opened. `root` and `workspace` are resolved; a `workspace` of None is a new folder of the run,
+    with a clone of the project in it where `clone` says so.
 
     `allowed` are files that the box may see although they hold a secret, relative to the root or absolute.
     `policies` are the policy files in order; the demo model's own is added to them. `None` leaves a limit to impyard;
@@ -68,6 +72,7 @@ class Plan:
     agent: Agent | None = None
     prompt: bytes = b""
     workspace: Path | None = None
+    clone: Clone | None = None
     cpus: float | None = None
     memory: int | None = None
     pids: int = DEFAULT_PIDS
@@ -147,6 +152,7 @@ class Enclosure:
         secret_folders = (authority.data_dir(),)
         check_root(plan.root, secret_folders)
         check_room((plan.root, plan.root / "runs", *((plan.workspace,) if plan.workspace else ())))
+        repository = self._repository()
         self.user = user = box_user(os.geteuid(), os.getegid(), os.environ)
         with self._signals.shielded():
             self.paths = paths = new_run(plan.root)
@@ -170,6 +176,8 @@ class Enclosure:
         leftovers.sweep(plan.root, self._note)
         limits = self._limits(facts)
         image = self._image()
+        if repository is not None:
+            self._make_clone(repository)
         apart = (plan.workspace,) if plan.workspace and not plan.workspace.is_relative_to(plan.root) else ()
         secret = handover.kept_back(
             (plan.root, *apart),
@@ -179,6 +187,7 @@ class Enclosure:
             None if user.is_ours else user.uid,
             self.receipt,
             self._note,
+            self._covered_whole(),
         )
         guard = self._guard()
         hidden = {found.path for found in secret}
@@ -203,7 +212,8 @@ class Enclosure:
         )
         self._covers = CoverWatch((*hidden, *self.box.shut), self._on_bare)
         self._stack.callback(self._covers.stop)
-        handover.write_files(paths, user, plan.prompt, own_workspace=plan.workspace is None, resumed=plan.resumed)
+        own_workspace = plan.workspace is None and repository is None
+        handover.write_files(paths, user, plan.prompt, own_workspace=own_workspace, resumed=plan.resumed)
 
         ready = self.gateway.ready()
         self._hand_over_keys(ready)
@@ -211,6 +221,8 @@ class Enclosure:
         self.gateway.prove()
         self.denials.own += 1  # the gateway sends no news of a canary
         self._fill_receipt(policies, ready, facts.version)
+        if repository is not None:
+            hand_over(self.workspace, user)  # it goes back with the rest of the run's folder
         if plan.workspace is not None:
             with self._signals.shielded():
                 owners = hand_over(plan.workspace, user)
@@ -275,6 +287,7 @@ class Enclosure:
             user={"uid": self.user.uid, "gid": self.user.gid, "name": self.user.name},
             interactive=self.plan.terminal is not None,
             resumes=self.plan.resumed.run if self.plan.resumed else None,
+            clone=dict(self.plan.resumed.clone) if self.plan.resumed else {},
         )
         receipt.write(self.paths.receipt)
         return receipt
@@ -361,7 +374,7 @@ class Enclosure:
 
     def _guard(self) -> checkout.Guard:
         """What the box must not write of a checkout to work on, with all of it there."""
-        if self.plan.workspace is None:
+        if self.plan.workspace is None and self.plan.clone is None:
             return checkout.Guard()
         homes = {os.environ.get("HOME", ""), home_of(self.user.owner_uid)}  # under sudo they differ
         settings = own_settings(sorted(homes), os.environ)
@@ -369,10 +382,10 @@ class Enclosure:
         own = self.plan.resumed is not None and self.plan.resumed.is_own
         # Not ours, its files change hands, for one run at a time; two sessions that go on from one would not know of
         # each other.
-        holds.hold(self.plan.workspace, self.user.is_ours and not own)
-        if own:
+        holds.hold(self.workspace, self.user.is_ours and not own)
+        if own and not self.receipt.clone:
             return checkout.Guard()  # the box made all of it, and keeps it
-        guard = checkout.find_guard(self.plan.workspace, settings, holds.hold)
+        guard = checkout.find_guard(self.workspace, settings, holds.hold)
         for path in guard.whole:
             self._note(f"the agent cannot commit in {path}, which is read-only as a whole: parts of it lie elsewhere")
         for path in guard.apart:
@@ -392,6 +405,30 @@ class Enclosure:
                 ) from exc
             self._stack.callback(self._unmake, made)
         return guard
+
+    def _repository(self) -> clonegit.Project | None:
+        """The repository to clone, before anything is made."""
+        if self.plan.clone is None:
+            return None
+        from impyard.runner import clone  # what no other run needs
+
+        return clone.find_project(self.plan.root, self.plan.clone)
+
+    def _make_clone(self, repository: clonegit.Project) -> None:
+        from impyard.runner import clone
+
+        assert self.plan.clone is not None
+        if not self.plan.clone.changes and (words := clone.words_about_changes(clone.uncommitted(repository))):
+            self._note(words)
+        self.receipt.clone = clone.make_clone(repository, self.plan.clone, self.paths, self.plan.allowed, self._note)
+
+    def _covered_whole(self) -> Sequence[Found]:
+        """The project's own history, which a clone stands in for."""
+        if not self.receipt.clone:
+            return ()
+        from impyard.runner.clone import covered_folders
+
+        return covered_folders(self.plan.root)
 
     def _model_key(self, ready: Event) -> Credential | None:
         """The stand-in for the model's credential. Raises ImpyardError when the model would get none."""

@@ -32,10 +32,12 @@ def kept_back(
     reader: int | None,
     receipt: Receipt,
     note: Callable[[str], None],
+    whole: Sequence[secretscan.Found] = (),
 ) -> list[secretscan.Found]:
     """What of `folders` the box must not see, told to `note` and put into the receipt. reader: the box's user, where it
-    is not the caller."""
-    found = secretscan.scan(folders)
+    is not the caller. whole: folders that are covered as such, with all that is in them."""
+    apart = [item.path for item in whole]
+    found = [item for item in secretscan.scan(folders) if not any(item.path.is_relative_to(path) for path in apart)]
     secret = secretscan.without_allowed(found, allowed, root)
     hidden = {item.path for item in secret}
     on_purpose = [item for item in found if item.path not in hidden]
@@ -44,10 +46,10 @@ def kept_back(
     if workspace is not None and (known := secretscan.tracked(secret, workspace)):
         names = secretscan.shown(known[0], workspace) + (f" and {len(known) - 1} more" if known[1:] else "")
         note(f"git tracks {names}: its history shows that to the agent, and `git add -A` fails while covered")
-    receipt.kept = [item.record() for item in secret[: secretscan.RECORDED]]
+    receipt.kept = [item.record() for item in (*whole, *secret)[: secretscan.RECORDED]]
     receipt.kept_more = max(0, len(secret) - secretscan.RECORDED)
     receipt.shown = sorted(str(item.path) for item in on_purpose)
-    return secret
+    return [*secret, *whole]
 
 
 def write_clean_copies(secret: Sequence[secretscan.Found], folder: Path) -> list[tuple[Path, Path]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -96,14 +96,14 @@ class InteractiveView:
     def note(self, text: str) -> None:
         self._say_later(self._inner.note, text)
 
-    def closing(self, receipt: Receipt, command: str, log: str) -> None:
+    def closing(self, receipt: Receipt, command: str, log: str, more: Sequence[tuple[str, str]] = ()) -> None:
         self.leave()
         while self._later:
             show, what = self._later.popleft()
             show(what)
         if self._unsaid:
             self._inner.note(f"and {self._unsaid} more")
-        self._inner.closing(receipt, command, log)
+        self._inner.closing(receipt, command, log, more)
         self._inner.note(f"go on with: {command_line('runs', 'resume', receipt.run, '-i')}")
 
     def _say_later(self, show: Callable[..., None], what: Any) -> None:

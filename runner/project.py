@@ -10,7 +10,6 @@ import os
 import pwd
 import re
 import secrets
-import shlex
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -112,7 +111,7 @@ def check_workspace(path: Path, root: Path, secret_folders: Sequence[Path] = ())
     _check_text(folder, "workspace")
     other = "choose a folder of its own for the agent's work"
     if folder == root:
-        hint = _clone_hint(root) if (root / ".git").exists() else other
+        hint = "--clone gives the agent a clone of it instead" if (root / ".git").exists() else other
         raise ImpyardError(f"the workspace {folder} is the project root", hint=hint)
     if folder in root.parents:
         raise ImpyardError(f"the workspace {folder} contains the project root {root}", hint=other)
@@ -133,13 +132,6 @@ def check_workspace(path: Path, root: Path, secret_folders: Sequence[Path] = ())
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ImpyardError(f"the workspace {folder} is not writable for you", hint="check its owner and mode")
     return folder
-
-
-def _clone_hint(root: Path) -> str:
-    """How to let an agent work on this repository. A plain local clone shares its object files by hard links, and with
-    them the project would be open to whoever may write to the clone."""
-    source, clone = (os.path.relpath(path) for path in (root, root.parent / "work"))
-    return f"`{shlex.join(['git', 'clone', '--no-hardlinks', source, clone])}`, then --workspace {shlex.quote(clone)}"
 
 
 def policy_files(root: Path, named: Sequence[Path], workspace: Path | None) -> tuple[Path, ...]:

@@ -51,8 +51,11 @@ class Receipt:
     `repositories` the git repositories among it, `links` the links in git's own folders. `made` is what lies in the
     workspace while the run lasts only (see places.py). `kept` are the files with secrets that were kept from the box
     (`path`, `kind`, and `how`: "covered" or "cleaned"; `kept_more` are not listed), `shown` those that were shown on
-    purpose. `interactive`: pi's own terminal UI was at work (`-i`). `resumes` is the run whose session this one went on
-    with. `refused_key` says, for a run that ended so, which credential the model's provider refused.
+    purpose. `clone` is there for a run with a clone of the project: what it was made from (`commit`, `branch`,
+    `prefix`, `changes`, `history`), the commit and tree that the agent got (`base`, `tree`), the run in whose folder
+    they are kept (`run`), and `left_out`, the files with secrets. `interactive`: pi's own terminal UI was at work
+    (`-i`). `resumes` is the run whose session this one went on with. `refused_key` says, for a run that ended so, which
+    credential the model's provider refused.
     """
 
     run: str
@@ -95,6 +98,7 @@ class Receipt:
     kept: list[dict[str, Any]] = field(default_factory=list)
     kept_more: int = 0
     shown: list[str] = field(default_factory=list)
+    clone: dict[str, Any] = field(default_factory=dict)
     refused_key: str | None = None
     interactive: bool = False
     resumes: str | None = None

@@ -51,7 +51,7 @@ def resume(
     session = read_session(found.paths.session, found.id, newest=receipt.get("interactive") is True)
     policy = receipt.get("policy")
     files = policy.get("files") if isinstance(policy, dict) else None
-    before = receipt.get("image")
+    before, clone = receipt.get("image"), receipt.get("clone")
     return carry_out(
         text,
         interactive=interactive,
@@ -64,6 +64,7 @@ def resume(
             workspace=workspace,
             is_own=is_own,
             session=session,
+            clone=clone if is_own and isinstance(clone, dict) else {},
             policies=tuple(name for name in map(str, files if isinstance(files, list) else ()) if name[:5] != "runs/"),
         ),
         **given,

@@ -14,7 +14,7 @@ import re
 import stat
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +43,14 @@ class Session:
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """What the `run` of before left. `is_own`: its workspace is one that impyard made, in runs/, and not one that the
-    user named."""
+    user named. `clone` is what the receipt says of the clone in it."""
 
     run: str
     workspace: Path
     is_own: bool
     session: Session
     policies: tuple[str, ...] = ()
+    clone: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_workspace(root: Path, receipt: Mapping[str, Any]) -> tuple[Path, bool]:

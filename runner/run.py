@@ -36,6 +36,7 @@ from impyard.runner.uisettings import ui_settings
 from impyard.runner.view import View
 
 if TYPE_CHECKING:
+    from impyard.runner.clone import Clone
     from impyard.runner.interactive import InteractiveView
 
 RECEIPT_FILES = 200
@@ -60,6 +61,9 @@ class Options:
     project: Path | None = None
     policies: Sequence[Path] = ()
     workspace: Path | None = None
+    clone: bool = False
+    with_changes: bool = False
+    with_history: bool = False
     model: str | None = None
     ceiling_s: float = 1800.0
     cpus: float | None = None
@@ -113,6 +117,7 @@ def make_plan(options: Options) -> Plan:
         agent=agent,
         prompt=options.prompt,
         workspace=workspace,
+        clone=_clone(options),
         cpus=options.cpus,
         memory=options.memory,
         pids=options.pids,
@@ -121,6 +126,19 @@ def make_plan(options: Options) -> Plan:
         terminal=options.terminal,
         resumed=resumed,
     )
+
+
+def _clone(options: Options) -> Clone | None:
+    """The clone that is asked for. Raises ImpyardError for options that do not go together."""
+    if not options.clone:
+        if options.with_changes or options.with_history:
+            raise ImpyardError("--with-changes and --with-history say what is in a clone", hint="add --clone")
+        return None
+    if options.workspace is not None:
+        raise ImpyardError("--clone and --workspace both say where the agent works", hint="leave one of them away")
+    from impyard.runner.clone import Clone
+
+    return Clone(options.with_changes, options.with_history)
 
 
 class _Run:
@@ -150,6 +168,8 @@ class _Run:
         if plan.workspace is not None:
             self.before = snapshot(plan.workspace)
         self.enclosure.open()
+        if plan.clone is not None:
+            self.before = snapshot(self.enclosure.workspace)
         receipt = self.enclosure.receipt
         receipt.prompt = first_line(plan.prompt) if plan.prompt else None
         receipt.prompt_sha256 = hashlib.sha256(plan.prompt).hexdigest()
@@ -245,7 +265,7 @@ class _Run:
             self._note(f"the receipt could not be written: {exc.strerror or exc}")
         if reason == "refused":
             raise ImpyardError(error or "the box refused to start", hint=f"the receipt is {enclosure.paths.receipt}")
-        self._show(self.view.closing, receipt, self._look_command(), str(enclosure.paths.stdout))
+        self._show(self.view.closing, receipt, self._look_command(), str(enclosure.paths.stdout), self._next_commands())
         return EXITS[reason]
 
     def abandon(self) -> None:
@@ -360,6 +380,15 @@ class _Run:
         receipt.secrets = denials.spotted.records()
         receipt.credentials = dict(closed.get("credentials") or {})
         receipt.traffic = {key: closed.get(key) for key in ("bytes_up", "bytes_down", "upstream_errors")}
+
+    def _next_commands(self) -> list[tuple[str, str]]:
+        """What to do with what the agent wrote, as (name, command)."""
+        if not self.enclosure.receipt.clone:
+            return []
+        return [
+            (name, command_line("runs", name, self.enclosure.paths.id, project=self.options.project))
+            for name in ("diff", "apply")
+        ]
 
     def _look_command(self) -> str:
         what = () if failed_of(self.enclosure.receipt.traffic) else ("--denied",)

@@ -65,6 +65,11 @@ WORKSPACE = click.option(
     metavar="DIR",
     help="An existing folder for the agent to work in. Default: a new one in runs/.",
 )
+CLONE = (
+    click.option("--clone", is_flag=True, help="Let the agent work on a clone of the project: its committed files."),
+    click.option("--with-changes", is_flag=True, help="What is not committed is in the clone too, ignored files not."),
+    click.option("--with-history", is_flag=True, help="The commits before are in the clone too, with what they hold."),
+)
 # Those of `run` and `runs resume`, in the order of the help.
 _PLACES = (
     click.option(

@@ -13,7 +13,7 @@ import shutil
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TextIO
 
 from impyard.runner.outcome import Event, text_of
@@ -59,7 +59,7 @@ class View(Protocol):
     def event(self, line: bytes, event: Event | None) -> None: ...
     def denied(self, event: Event) -> None: ...
     def note(self, text: str) -> None: ...
-    def closing(self, receipt: Receipt, command: str, log: str) -> None: ...
+    def closing(self, receipt: Receipt, command: str, log: str, more: Sequence[tuple[str, str]] = ()) -> None: ...
 
 
 class JsonView:
@@ -86,7 +86,7 @@ class JsonView:
     def note(self, text: str) -> None:
         print(visible(text), file=sys.stderr, flush=True)
 
-    def closing(self, receipt: Receipt, command: str, log: str) -> None:
+    def closing(self, receipt: Receipt, command: str, log: str, more: Sequence[tuple[str, str]] = ()) -> None:
         """Nothing: the receipt is in the run's folder."""
 
 
@@ -147,8 +147,9 @@ class HumanView:
         """Show a remark of impyard's own."""
         self._line(text, "dim")
 
-    def closing(self, receipt: Receipt, command: str, log: str) -> None:
-        """The summary. `command` shows what was denied or failed, `log` is the file with all of the run's output."""
+    def closing(self, receipt: Receipt, command: str, log: str, more: Sequence[tuple[str, str]] = ()) -> None:
+        """The summary. `command` shows what was denied or failed, `log` is the file with all of the run's output,
+        `more` are further commands by name."""
         words = REASON_WORDS.get(receipt.exit_reason, receipt.exit_reason)
         title = f"{self._rule * 2} {words} in {duration_text(receipt.duration_s or 0)} "
         style = "green" if receipt.exit_reason == "finished" else "red"
@@ -188,6 +189,8 @@ class HumanView:
             self._list("denied", shown, len(ranked) - len(shown))
         if hosts or failed_of(receipt.traffic):
             self._field("look", command, whole=True)
+        for name, what in more:
+            self._field(name, what, whole=True)
         self._out.flush()
 
     def _on_message_start(self, event: Event) -> None:

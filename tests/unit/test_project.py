@@ -199,8 +199,8 @@ def test_who_names_a_repository_as_the_workspace_is_told_to_clone_it(
     (root / "sub").mkdir()
     for folder, has_git, hint in (
         (root, False, "choose a folder of its own for the agent's work"),
-        (root, True, "`git clone --no-hardlinks . ../work`, then --workspace ../work"),
-        (root / "sub", True, "`git clone --no-hardlinks .. ../../work`, then --workspace ../../work"),
+        (root, True, "--clone gives the agent a clone of it instead"),
+        (root / "sub", True, "--clone gives the agent a clone of it instead"),
     ):
         if has_git:
             (root / ".git").mkdir(exist_ok=True)
