@@ -27,7 +27,7 @@ from impyard.runner.policytext import (
 )
 from impyard.runner.yamlplaces import BREAK, NoPlaces, Place, line_end, line_start, places
 
-__all__ = ["CannotEdit", "NewEntry", "NewRule", "insert_entry", "insert_rule", "insert_text"]
+__all__ = ["CannotEdit", "NewEntry", "NewRule", "count_entries", "insert_entry", "insert_rule", "insert_text"]
 
 _BOM = b"\xef\xbb\xbf"
 _Base: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -37,6 +37,11 @@ _Pieces = list[tuple[int, int, str]]
 
 class CannotEdit(ImpyardError):
     """A file whose text gives no safe place for the addition; a person has to write it."""
+
+
+def count_entries(data: bytes) -> int:
+    """How many entries the file has. Raises CannotEdit for what is no policy."""
+    return len(_File(data).entries.items)
 
 
 def insert_rule(data: bytes, entry: int, rule: NewRule, at: int | None = None) -> bytes:

@@ -1,0 +1,271 @@
+"""From denied requests to the smallest rules that would allow them, each with its evidence. Pure.
+
+What is suggested is proved: each rule is asked about every request that it was made for, alone and in the policy. What
+no rule can mend, or none should be made for, is counted apart (`suggestwords.ADVICE` says what to do instead).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from impyard.addon.judge import judge
+from impyard.addon.policy import Policy, read_policy
+from impyard.addon.request import is_address
+from impyard.runner.pathrules import NoRule, PathRule, exact, path_rules
+from impyard.runner.policyedit import NewEntry, NewRule, insert_entry
+from impyard.runner.policyput import Contents, Put, Where, is_below_deny, put
+from impyard.runner.recorded import Recorded
+from impyard.runner.suggestwords import READING, warnings
+
+MENDABLE = ("no-rule", "unlisted-host", "websocket")  # the judge's reasons that a new rule answers
+ASKED_AGAIN = (*MENDABLE, "rule", "ambiguous-path", "body-limit")  # those that the policy of now decides anew
+MOST_KINDS = 20_000  # different requests that are kept; more are only counted
+MOST_RULES = 60  # that are suggested at once
+SAMPLES = 5  # requests of a kind that a rule is asked about: they differ in query and headers
+_METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
+_PRIVATE = re.compile(r"(?:^|\.)(?:localhost|local|internal|intranet|lan|home\.arpa|test|invalid)\Z")
+_EMPTY = (Path("policy"), b"networkPolicies: []\n")
+
+Query = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a rule can tell requests apart by. query: the condition that a rule for it should have."""
+
+    where: Where
+    method: str
+    path: str
+    websocket: bool = False
+    query: Query = ()
+
+
+@dataclass(slots=True)
+class Evidence:
+    """How often something was asked: in which runs, first by which decision, and some of the requests themselves."""
+
+    count: int = 0
+    first: str = ""
+    runs: dict[str, None] = field(default_factory=dict)
+    redirected_by: str | None = None
+    samples: list[Recorded] = field(default_factory=list)
+
+    def add(self, asked: Recorded) -> None:
+        self.count += asked.times
+        self.first = self.first or asked.id
+        self.runs[asked.run] = None
+        self.redirected_by = self.redirected_by or asked.redirected_by
+        if len(self.samples) < SAMPLES and all(each.query != asked.query for each in self.samples):
+            self.samples.append(asked)
+
+    def merge(self, other: Evidence) -> None:
+        self.count += other.count
+        self.first = self.first or other.first
+        self.runs |= other.runs
+        self.redirected_by = self.redirected_by or other.redirected_by
+        self.samples += other.samples
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Denials that no rule is suggested for. reason: a key of ADVICE. what: an example of them, `METHOD URL`."""
+
+    reason: str
+    what: str
+    at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suggested:
+    """A rule, with what it stands on. paths: how many different ones were asked for. places: as in PathRule."""
+
+    where: Where
+    rule: NewRule
+    evidence: Evidence
+    paths: int
+    places: tuple[tuple[str, int], ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Suggestion:
+    """All of it. contents: the policy's files with the rules in them; before: as they are."""
+
+    before: Contents
+    contents: Contents
+    rules: list[Suggested]
+    apart: dict[Apart, Evidence]
+    allowed_now: int
+    remarks: list[str]
+
+    def set_apart(self, reason: str, what: str, evidence: Evidence) -> None:
+        """Count what no rule is suggested for after all."""
+        self.apart.setdefault(Apart(reason, what), Evidence()).merge(evidence)
+
+
+class Collector:
+    """Takes denials one by one, asks the policy of now about each, and keeps what it still denies."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.kinds: dict[Kind, Evidence] = {}
+        self.apart: defaultdict[Apart, Evidence] = defaultdict(Evidence)
+        self.allowed_now = 0
+        self._known: dict[tuple[object, ...], Kind | Apart | None] = {}
+
+    def add(self, asked: Recorded) -> None:
+        """Take one decision; what was allowed, and impyard's own checks, are passed over."""
+        if asked.verdict != "deny" or asked.is_own_check:
+            return
+        key = (asked.reason, asked.method, asked.url, asked.query, asked.upgrade, asked.body_bytes, len(asked.headers))
+        if key not in self._known:
+            if len(self._known) > MOST_KINDS:
+                self._known.clear()
+            self._known[key] = self._what(asked)
+        found = self._known[key]
+        if found is None:
+            self.allowed_now += asked.times
+        elif isinstance(found, Apart):
+            self.apart[found].add(asked)
+        elif found in self.kinds or len(self.kinds) < MOST_KINDS:
+            self.kinds.setdefault(found, Evidence()).add(asked)
+        else:
+            self.apart[Apart("many", asked.host)].add(asked)
+
+    def _what(self, asked: Recorded) -> Kind | Apart | None:
+        """The kind of a request that is denied still, or why it is none; None for one that would be allowed now."""
+        example = f"{asked.method} {asked.url}"
+        if asked.reason not in ASKED_AGAIN:
+            return Apart(asked.reason, asked.host if asked.reason != "policy-broken" else "", asked.at)
+        if not asked.is_whole:
+            return Apart("cut", example)
+        decision = judge(asked.request(), self.policy)
+        if decision.allowed:
+            return None
+        if decision.reason not in MENDABLE:
+            return Apart(decision.reason, example, decision.at)
+        if why := _unsuited(asked):
+            return Apart(why, example)
+        return kind_of(asked)
+
+
+def kind_of(asked: Recorded) -> Kind:
+    """What a rule for this request would be about."""
+    query: Query = ()
+    if asked.path.endswith("/info/refs") and asked.query in ("service=git-upload-pack", "service=git-receive-pack"):
+        query = (("service", asked.query.partition("=")[2]),)
+    where = Where(asked.host, asked.scheme, asked.port)
+    return Kind(where, asked.method, asked.path, asked.upgrade.strip().lower() == "websocket", query)
+
+
+def _unsuited(asked: Recorded) -> str:
+    """Why no rule should be written for a request that one would allow; "" when there is no reason."""
+    if not _METHOD.fullmatch(asked.method):  # above all `*`, which a rule takes for any
+        return "method"
+    if is_address(asked.host):
+        return "" if ipaddress.ip_address(asked.host).is_global else "private-address"
+    return "private-name" if _PRIVATE.search(asked.host) or "." not in asked.host else ""
+
+
+def suggestion(contents: Contents, root: Path | None, found: Collector) -> Suggestion:
+    """The rules for what was collected, in the order in which it was first asked for, put into the policy."""
+    made = Suggestion(contents, contents, [], dict(found.apart), found.allowed_now, [])
+    by_place: defaultdict[Where, dict[Kind, Evidence]] = defaultdict(dict)
+    for kind, evidence in found.kinds.items():
+        by_place[kind.where][kind] = evidence
+    for where, kinds in by_place.items():
+        rules: list[Suggested] = []
+        for each in _rules(where, kinds, made, patterns=not is_below_deny(found.policy, where)):
+            if len(made.rules) + len(rules) < MOST_RULES:
+                rules.append(each)
+            else:
+                made.set_apart("many", where.host, each.evidence)
+        if rules:
+            done = put(made.contents, root, where, [each.rule for each in rules])
+            _ask(rules, done, made)
+            made.contents = done.contents
+            made.remarks += done.remarks
+            made.rules += rules
+    return made
+
+
+def _ask(rules: Sequence[Suggested], done: Put, made: Suggestion) -> None:
+    """Ask the policy with the rules about all that they are for; what it denies still is said apart."""
+    for each in rules:
+        for asked in each.evidence.samples:
+            if not judge(asked.request(), done.policy).allowed:
+                made.set_apart("otherwise", f"{asked.method} {asked.url}", each.evidence)
+
+
+def _rules(where: Where, kinds: dict[Kind, Evidence], made: Suggestion, *, patterns: bool) -> list[Suggested]:
+    """The rules for one place, those for reading merged where they are about the same paths."""
+    groups: defaultdict[tuple[str, bool, Query], dict[str, Evidence]] = defaultdict(dict)
+    for kind, evidence in kinds.items():
+        try:
+            expression = exact(kind.path)
+        except NoRule:
+            made.set_apart("ambiguous-path", f"{kind.method} {evidence.samples[0].url}", evidence)
+            continue
+        if _fails(where, kind, expression, evidence):
+            made.set_apart("otherwise", f"{kind.method} {evidence.samples[0].url}", evidence)
+            continue
+        groups[kind.method, kind.websocket, kind.query][kind.path] = evidence
+    merged: dict[tuple[str, bool, Query, str], tuple[list[str], PathRule, Evidence]] = {}
+    for (method, websocket, query), paths in groups.items():
+        for path_rule in path_rules(paths, patterns=patterns):
+            key = (path_rule.expression, websocket, query, "" if method in READING else method)
+            methods, _, evidence = merged.setdefault(key, ([], path_rule, Evidence()))
+            methods.append(method)
+            for path in path_rule.paths:
+                evidence.merge(paths[path])
+    return [
+        _suggested(where, tuple(methods), path_rule, websocket, query, evidence)
+        for (_, websocket, query, _), (methods, path_rule, evidence) in merged.items()
+    ]
+
+
+def _suggested(
+    where: Where, methods: tuple[str, ...], path_rule: PathRule, websocket: bool, query: Query, evidence: Evidence
+) -> Suggested:
+    told = warnings(where.host, methods, path_rule.expression, query)
+    count = len(path_rule.paths)
+    lines = [f"{_times(evidence.count)} in {_runs(evidence.runs)}, first {evidence.first}"]
+    if path_rule.places:
+        kinds = ", ".join(f"{kind} ({values} values)" for kind, values in path_rule.places)
+        lines.append(f"a pattern, from {count} paths: {kinds}")
+    elif count > 1:
+        lines[0] = f"{count} paths, {lines[0]}"
+    if evidence.redirected_by:
+        lines.append(f"the answer to {evidence.redirected_by} sent the client here")
+    lines += [f"careful: {warning}" for warning in told]
+    rule = NewRule(methods, path_rule.expression, query=query, websocket=websocket, comment=tuple(lines))
+    return Suggested(where, rule, evidence, count, path_rule.places, told)
+
+
+def _fails(where: Where, kind: Kind, expression: str, evidence: Evidence) -> bool:
+    """Whether a policy of just this rule does not allow what it is made for: headers or the query may ask for more."""
+    rule = NewRule((kind.method,), expression, query=kind.query, websocket=kind.websocket)
+    name, data = _EMPTY
+    policy = read_policy([(name, insert_entry(data, NewEntry(where.host, (rule,), where.scheme, where.port)))])
+    return not all(judge(asked.request(), policy).allowed for asked in evidence.samples)
+
+
+def collect(policy: Policy, decisions: Iterable[Recorded]) -> Collector:
+    """What a log holds that this policy denies."""
+    found = Collector(policy)
+    for asked in decisions:
+        found.add(asked)
+    return found
+
+
+def _times(count: int) -> str:
+    return "asked once" if count == 1 else f"asked {count} times"
+
+
+def _runs(runs: dict[str, None]) -> str:
+    return f"run {next(iter(runs))}" if len(runs) == 1 else f"{len(runs)} runs"
