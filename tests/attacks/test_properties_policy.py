@@ -16,6 +16,7 @@ from impyard.addon import readings as reading
 from impyard.addon.judge import Decision, judge
 from impyard.addon.policy import Policy, read_policy
 from impyard.addon.request import Request
+from impyard.runner.policyexplain import explain
 from tests.support.fuzz import examples
 from tests.support.policymodel import Asked, Entry, Ruled, rule_on
 
@@ -169,6 +170,29 @@ def test_what_one_reading_denies_the_judge_denies(policy: list[Entry], asked: As
 def test_a_method_in_a_header_must_be_allowed_too(policy: list[Entry], asked: Asked, override: str) -> None:
     ruled, decision, _ = both(policy, replace(asked, override=override))
     assert decision.allowed == ruled.allowed
+
+
+@examples(150)
+@given(policies, asked(st.one_of(plain_paths, odd_paths), st.one_of(plain_queries, odd_queries)))
+def test_what_is_explained_is_what_is_judged(policy: list[Entry], asked: Asked) -> None:
+    text = written(policy)[0]
+    note(text)
+    request, judged = request_for(asked), loaded(text)
+    explained, decision = explain(request, judged), judge(request, judged)
+    note(repr(explained))
+    assert explained.decision == decision
+    winners = [each for each in explained.considered if each.won]
+    matching = [each for each in explained.considered if each.failed is None]
+    assert winners == matching[-1:]
+    if decision.reason == "rule":
+        assert [each.rule.at for each in winners] == [decision.at]
+    if decision.allowed:
+        assert all(reading.allowed for reading in explained.readings)
+    elif explained.readings and decision.reason != "body-limit":
+        assert not all(reading.allowed for reading in explained.readings)
+    if decision.nearest is not None and explained.readings and decision.nearest.failed != "action":
+        (nearest,) = [each for each in explained.considered if each.rule.at == decision.nearest.at]
+        assert nearest.failed == decision.nearest.failed
 
 
 # Entries of one host, each with its own credential or none, that allow much and so differ in little else.
