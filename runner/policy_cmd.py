@@ -9,6 +9,7 @@ from impyard.runner.lazygroup import Entry, LazyGroup
 COMMANDS: dict[str, Entry] = {
     "check": Entry("impyard.runner.policy_check:check", "Find faults in a policy, and what was hardly meant."),
     "explain": Entry("impyard.runner.policy_explain:explain", "Say what would be decided on a request, and why."),
+    "test": Entry("impyard.runner.policy_test_cmd:test", "Judge the expectations beside the policy."),
     "schema": Entry("impyard.runner.policy_schema:schema", "Print the JSON Schema that editors check a policy with."),
 }
 
