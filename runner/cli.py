@@ -31,7 +31,9 @@ COMMANDS: dict[str, Entry] = {
     "init": Entry("impyard.runner.init:init", "Write a commented policy into this project."),
     "vault": Entry("impyard.runner.vault_cmd:vault", "Keep the keys that the gateway puts on requests."),
     "decisions": Entry("impyard.runner.decisions_view:decisions", "Show what the judge decided, and check the log."),
-    "runs": Entry("impyard.runner.runs_cmd:runs", "List, show, stop and prune runs."),
+    "runs": Entry(
+        "impyard.runner.runs_cmd:runs", "List, show, resume, stop and prune runs.", inner={"resume": REFUSED}
+    ),
     "policy": Entry("impyard.runner.policy_cmd:policy", "Check, explain, test and change the policy."),
     "prove": Entry("impyard.runner.prove:prove", "Try to break out of a box without an agent, and show the result."),
     "doctor": Entry("impyard.runner.doctor:doctor", "Check what this machine has and lacks."),
@@ -108,7 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return completing.answer(root, asked)
     args = list(sys.argv[1:] if argv is None else argv)
-    failed = next((COMMANDS[arg].failed for arg in args if arg in COMMANDS), 1)
+    entry = next((COMMANDS[arg] for arg in args if arg in COMMANDS), Entry("", ""))
+    failed = next((entry.inner[arg] for arg in args if arg in entry.inner), entry.failed)
     if not streams.prepare():
         print_error("standard output is closed", "`>/dev/null` discards what a command prints")
         return failed

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """A command: `target` is `module:function`, `failed` the exit status when it raises `ImpyardError`."""
+    """A command: `target` is `module:function`, `failed` the exit status when it raises `ImpyardError`, `inner` that of
+    the commands of a group that have another."""
 
     target: str
     help: str
     failed: int = 1
+    inner: Mapping[str, int] = {}
 
 
 class LazyGroup(click.Group):

@@ -124,6 +124,17 @@ def look(root: Path, wanted: Sequence[str]) -> list[Run]:
     ]
 
 
+def needed_by(kept: Sequence[Run]) -> dict[str, str]:
+    """The runs in whose folders others of `kept` worked, which went on with them; each with one of those."""
+    found = {}
+    for run in kept:
+        workspace = Path(str(run.receipt.get("workspace") or ""))
+        folder = workspace.parent.name
+        if workspace.name == "workspace" and RUN_ID.fullmatch(folder) and folder != run.id:
+            found[folder] = run.id
+    return found
+
+
 def stop(run: Run, *, patience_s: float = 15.0) -> None:
     """End a living run and wait until its box is gone.
 

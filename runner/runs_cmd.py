@@ -1,4 +1,4 @@
-"""`impyard runs`: list, show, stop and prune runs."""
+"""`impyard runs`: list, show, resume, stop and prune runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ COMMANDS: dict[str, Entry] = {
 @_project
 @click.pass_context
 def runs(ctx: click.Context, project: Path | None) -> int:
-    """List, show, stop and prune the runs of a project. Without a command: list.
+    """List, show, resume, stop and prune the runs of a project. Without a command: list.
 
     A run is named by its id, by the beginning of it, or by `last`.
     """
@@ -168,10 +168,15 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
         limit = datetime.now(UTC) - timedelta(days=days)
         found = [run for run in found if runs_.started(run) < limit]
     doomed = [run for run in found if not run.lives and not run.doubt and not run.unreadable]
-    for run in found:
-        if run not in doomed:
-            why = "it is running" if run.lives else run.doubt or run.fault
-            click.echo(f"kept {run.id}: {visible(why)}", err=True)
+    kept = {run.id: "it is running" if run.lives else run.doubt or run.fault for run in found if run not in doomed}
+    gone = {run.id for run in doomed}
+    needed = runs_.needed_by([run for run in runs_.look(root, runs_.ids(root)) if run.id not in gone])
+    for run in doomed:
+        if run.id in needed:
+            kept[run.id] = f"run {needed[run.id]} goes on in its workspace"
+    doomed = [run for run in doomed if run.id not in needed]
+    for name, why in kept.items():
+        click.echo(f"kept {name}: {visible(why)}", err=True)
     if not doomed:
         click.echo("nothing to remove")
         return 0
@@ -265,7 +270,11 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
     pairs += [("  file", file_text(_mapping(file))) for file in _sequence(receipt.get("files"))]
     pairs += [("  git", f"{name} is new") for name in _sequence(receipt.get("repositories"))]
     pairs += [("  git", f"{name} is a link") for name in _sequence(receipt.get("links"))]
-    for name, path in (("transcript", run.paths.stdout), ("session", run.paths.session)):
+    for name in ("resumes", "interactive"):
+        if value := receipt.get(name):
+            pairs.append((name, "yes" if value is True else str(value)))
+    transcript = run.paths.terminal_log if receipt.get("interactive") is True else run.paths.stdout
+    for name, path in (("transcript", transcript), ("session", run.paths.session)):
         if path.exists():
             pairs.append((name, str(path)))
     policy = _mapping(receipt.get("policy"))

@@ -54,7 +54,6 @@ def test_a_person_works_with_the_agent_in_the_locked_box(project: Project, at: A
     person.wait_for("Done: 1 of 1")
     person.type("run: curl -sS https://closed.test/x; stty size < /dev/pts/0\r")
     person.wait_for("24 80")
-    assert re.search(rb"\x1b\]2;impyard [0-9a-f-]+: 1 denied, GET closed.test\x07", person.seen), "the title says so"
     person.resize(50, 160)
     person.type("run: stty size < /dev/pts/0\r")
     person.wait_for("50 160")
@@ -72,6 +71,7 @@ def test_a_person_works_with_the_agent_in_the_locked_box(project: Project, at: A
     assert (folder / "workspace" / "answer.txt").read_text() == "4"
     said = person.seen[person.seen.rindex(b"\x1b[?1049l") :]
     assert b"denied GET closed.test/x (unlisted-host)" in said and f"runs resume {folder.name} -i".encode() in said
+    assert re.search(rb"\x1b\]2;impyard [0-9a-f-]+: 1 denied, GET closed.test\x07", person.seen), "the title says so"
     assert person.settings() == person.before
     own = re.compile(rb"\x1b\]2;[ -~]*\x07|\x1b\[2[23];2t")  # impyard's title
     shown = own.sub(b"", person.seen)

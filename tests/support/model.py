@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import struct
@@ -31,13 +32,14 @@ class Model:
     """Serves on 127.0.0.1:`port` until `close`. `look` is called as a request arrives, before it is answered.
 
     silence_s: how long it thinks, once, before the first byte of an answer. tears: so many answers end in a reset, in
-    the middle.
+    the middle. bodies: what was posted, whole, in order.
     """
 
     look: Callable[[], object] = lambda: None
     silence_s: float = 0.0
     tears: int = 0
     calls: list[Call] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         model = self
@@ -47,6 +49,16 @@ class Model:
                 fine = super().parse_request()
                 model.calls.append(Call(self.requestline, time.time(), model.look()))
                 return fine
+
+            def do_POST(self) -> None:
+                connection = self.rfile
+                body = connection.read(int(self.headers.get("content-length", "0")))
+                model.bodies.append(body)
+                self.rfile = io.BytesIO(body)
+                try:
+                    super().do_POST()
+                finally:
+                    self.rfile = connection
 
             def _answer_stream(self, reply: Reply, input_tokens: int) -> None:
                 silence, model.silence_s = model.silence_s, 0.0

@@ -521,3 +521,16 @@ def test_stop_ends_a_runner_that_has_no_box_yet(
 def test_stop_wants_runs_or_all(project: Path, impyard: Command) -> None:
     assert impyard("runs", "stop").status == 2
     assert impyard("runs", "stop", "--all", "x").status == 2
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_prune_keeps_a_run_in_whose_workspace_another_went_on(project: Path, impyard: Command) -> None:
+    """With both gone, both go."""
+    before, after = add_run(project, OLD), add_run(project, NEW)
+    receipt = json.loads(after.receipt.read_bytes())
+    after.receipt.write_text(json.dumps({**receipt, "workspace": str(before.workspace), "resumes": OLD}))
+    result = impyard("runs", "prune", "--keep", "1", "--yes")
+    assert result.status == 0 and f"kept {OLD}: run {NEW} goes on in its workspace" in result.err
+    assert before.workspace.is_dir() and f"resumes      {OLD}" in impyard("runs", "show", NEW).out
+    assert impyard("runs", "prune", "--keep", "0", "--yes").status == 0
+    assert not before.folder.exists() and not after.folder.exists()
