@@ -21,6 +21,8 @@ MOST_READINGS = 8  # of one path; what can be read in more ways should be asked 
 MOST_COMPARED = 300  # paths; of more, none are put into lists
 LONGEST_LIST = 100  # characters of a list in brackets
 
+# Not the plain form of a path: what servers resolve or cut. Only encoded characters are written in both forms.
+_TRICK = re.compile(r"//|/\.{1,2}(?:/|\Z)|[\\;?#]")
 _META = re.compile(r"[\\.+*?()|\[\]{}^$]")
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 # Values that stand between other characters than letters and digits. A hash has letters and digits both, or the length
@@ -77,6 +79,8 @@ def exact(path: str) -> str:
         raise NoRule("the path can be read in too many ways")
     if len(ways) == 1:
         return quoted(path)
+    if any(_TRICK.search(way) for way in ways):
+        raise NoRule("the path is not in its plain form")
     head = ways[0][: _alike_until(ways)]
     tail = ways[0][len(ways[0]) - _alike_until([way[len(head) :][::-1] for way in ways]) :]
     inner = [way[len(head) : len(way) - len(tail)] for way in ways]

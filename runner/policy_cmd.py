@@ -10,6 +10,11 @@ COMMANDS: dict[str, Entry] = {
     "check": Entry("impyard.runner.policy_check:check", "Find faults in a policy, and what was hardly meant."),
     "explain": Entry("impyard.runner.policy_explain:explain", "Say what would be decided on a request, and why."),
     "test": Entry("impyard.runner.policy_test_cmd:test", "Judge the expectations beside the policy."),
+    "suggest": Entry(
+        "impyard.runner.policy_suggest_cmd:suggest", "Suggest the rules that would allow what was denied."
+    ),
+    "allow": Entry("impyard.runner.policy_allow_cmd:allow", "Allow just what a denied request asked for."),
+    "deny": Entry("impyard.runner.policy_allow_cmd:deny", "Deny just what an allowed request asked for."),
     "schema": Entry("impyard.runner.policy_schema:schema", "Print the JSON Schema that editors check a policy with."),
 }
 

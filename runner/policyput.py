@@ -101,7 +101,7 @@ def put(
         order = before.order if before is not None else None
     else:
         entry = next((e for e in own if e.order >= over.entry.order), None)
-        if entry is over.entry and allow:
+        if entry is not None and entry.order == over.entry.order and allow:
             at = over.number + 1
         else:
             at = _first_deny(entry) if entry is not None and allow else None

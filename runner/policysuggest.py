@@ -20,7 +20,7 @@ from impyard.runner.pathrules import NoRule, PathRule, exact, path_rules
 from impyard.runner.policyedit import NewEntry, NewRule, insert_entry
 from impyard.runner.policyput import Contents, Put, Where, is_below_deny, put
 from impyard.runner.recorded import Recorded
-from impyard.runner.suggestwords import READING, warnings
+from impyard.runner.suggestwords import READING, is_fetch, warnings
 
 MENDABLE = ("no-rule", "unlisted-host", "websocket")  # the judge's reasons that a new rule answers
 ASKED_AGAIN = (*MENDABLE, "rule", "ambiguous-path", "body-limit")  # those that the policy of now decides anew
@@ -120,8 +120,11 @@ class Collector:
 
     def add(self, asked: Recorded) -> None:
         """Take one decision; what was allowed, and impyard's own checks, are passed over."""
-        if asked.verdict != "deny" or asked.is_own_check:
-            return
+        if asked.verdict == "deny" and not asked.is_own_check:
+            self.add_denied(asked)
+
+    def add_denied(self, asked: Recorded) -> None:
+        """Take one request as one that was denied, whatever was decided."""
         key = (asked.reason, asked.method, asked.url, asked.query, asked.upgrade, asked.body_bytes, len(asked.headers))
         if key not in self._known:
             if len(self._known) > MOST_KINDS:
@@ -140,7 +143,7 @@ class Collector:
     def _what(self, asked: Recorded) -> Kind | Apart | None:
         """The kind of a request that is denied still, or why it is none; None for one that would be allowed now."""
         example = f"{asked.method} {asked.url}"
-        if asked.reason not in ASKED_AGAIN:
+        if asked.verdict == "deny" and asked.reason not in ASKED_AGAIN:
             return Apart(asked.reason, asked.host if asked.reason != "policy-broken" else "", asked.at)
         if not asked.is_whole:
             return Apart("cut", example)
@@ -172,15 +175,18 @@ def _unsuited(asked: Recorded) -> str:
     return "private-name" if _PRIVATE.search(asked.host) or "." not in asked.host else ""
 
 
-def suggestion(contents: Contents, root: Path | None, found: Collector) -> Suggestion:
-    """The rules for what was collected, in the order in which it was first asked for, put into the policy."""
+def suggestion(contents: Contents, root: Path | None, found: Collector, *, patterns: bool = True) -> Suggestion:
+    """The rules for what was collected, in the order in which it was first asked for, put into the policy.
+
+    patterns: whether rules may match more than what was asked for.
+    """
     made = Suggestion(contents, contents, [], dict(found.apart), found.allowed_now, [])
     by_place: defaultdict[Where, dict[Kind, Evidence]] = defaultdict(dict)
     for kind, evidence in found.kinds.items():
         by_place[kind.where][kind] = evidence
     for where, kinds in by_place.items():
         rules: list[Suggested] = []
-        for each in _rules(where, kinds, made, patterns=not is_below_deny(found.policy, where)):
+        for each in _rules(where, kinds, made, patterns=patterns and not is_below_deny(found.policy, where)):
             if len(made.rules) + len(rules) < MOST_RULES:
                 rules.append(each)
             else:
@@ -215,6 +221,12 @@ def _rules(where: Where, kinds: dict[Kind, Evidence], made: Suggestion, *, patte
             made.set_apart("otherwise", f"{kind.method} {evidence.samples[0].url}", evidence)
             continue
         groups[kind.method, kind.websocket, kind.query][kind.path] = evidence
+    # Who may GET something may ask for its HEAD: one rule for both.
+    heads: dict[tuple[str, bool, Query], Evidence] = {}
+    for (_, websocket, query), paths in [item for item in groups.items() if item[0][0] == "GET"]:
+        asked = groups.get(("HEAD", websocket, query), {})
+        for path in set(asked) & set(paths):
+            heads[path, websocket, query] = asked.pop(path)
     merged: dict[tuple[str, bool, Query, str], tuple[list[str], PathRule, Evidence]] = {}
     for (method, websocket, query), paths in groups.items():
         for path_rule in path_rules(paths, patterns=patterns):
@@ -223,6 +235,9 @@ def _rules(where: Where, kinds: dict[Kind, Evidence], made: Suggestion, *, patte
             methods.append(method)
             for path in path_rule.paths:
                 evidence.merge(paths[path])
+                if method == "GET" and (head := heads.get((path, websocket, query))):
+                    evidence.merge(head)
+                    methods += ["HEAD"] if "HEAD" not in methods else []
     return [
         _suggested(where, tuple(methods), path_rule, websocket, query, evidence)
         for (_, websocket, query, _), (methods, path_rule, evidence) in merged.items()
@@ -234,17 +249,28 @@ def _suggested(
 ) -> Suggested:
     told = warnings(where.host, methods, path_rule.expression, query)
     count = len(path_rule.paths)
-    lines = [f"{_times(evidence.count)} in {_runs(evidence.runs)}, first {evidence.first}"]
+    lines = [_asked(evidence)] if evidence.first else []
     if path_rule.places:
         kinds = ", ".join(f"{kind} ({values} values)" for kind, values in path_rule.places)
         lines.append(f"a pattern, from {count} paths: {kinds}")
-    elif count > 1:
+    elif count > 1 and lines:
         lines[0] = f"{count} paths, {lines[0]}"
     if evidence.redirected_by:
         lines.append(f"the answer to {evidence.redirected_by} sent the client here")
+    if is_fetch(methods, path_rule.expression):
+        lines.append("git asks so for what it fetches; a push stays denied")
     lines += [f"careful: {warning}" for warning in told]
     rule = NewRule(methods, path_rule.expression, query=query, websocket=websocket, comment=tuple(lines))
     return Suggested(where, rule, evidence, count, path_rule.places, told)
+
+
+def rule_of(kind: Kind, asked: Recorded, *, allow: bool = True) -> tuple[NewRule, tuple[str, ...]]:
+    """The rule for just one request, and warnings about it. Raises NoRule for a path that can be read in many ways."""
+    told = warnings(kind.where.host, (kind.method,), exact(kind.path), kind.query) if allow else ()
+    comment: tuple[str, ...] = (f"for {asked.id}",) if asked.id else ()
+    comment += tuple(f"careful: {warning}" for warning in told)
+    rule = NewRule((kind.method,), exact(kind.path), allow, kind.query, websocket=kind.websocket, comment=comment)
+    return rule, told
 
 
 def _fails(where: Where, kind: Kind, expression: str, evidence: Evidence) -> bool:
@@ -263,9 +289,9 @@ def collect(policy: Policy, decisions: Iterable[Recorded]) -> Collector:
     return found
 
 
-def _times(count: int) -> str:
-    return "asked once" if count == 1 else f"asked {count} times"
-
-
-def _runs(runs: dict[str, None]) -> str:
-    return f"run {next(iter(runs))}" if len(runs) == 1 else f"{len(runs)} runs"
+def _asked(evidence: Evidence) -> str:
+    """How often, in which runs, and the first decision, whose id names its run."""
+    if evidence.count == 1:
+        return f"asked once: {evidence.first}"
+    runs = f" in {len(evidence.runs)} runs" if len(evidence.runs) > 1 else ""
+    return f"asked {evidence.count} times{runs}, first {evidence.first}"

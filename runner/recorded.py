@@ -11,6 +11,7 @@ import msgspec
 from impyard.addon.redact import REDACTED
 from impyard.addon.request import Request
 from impyard.runner.decision_lines import OWN_CHECKS
+from impyard.runner.policyasked import Asked
 from impyard.runner.project import RUN_ID
 
 _CUT = re.compile(r"…\(\d+ bytes\)\Z")
@@ -70,6 +71,11 @@ class Recorded(msgspec.Struct, frozen=True):
         """The URL without its query."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """What an exact rule tells apart: the method, and the URL without its query."""
+        return self.method, self.url
+
     def request(self) -> Request:
         """The request as the judge saw it, as far as it was written down. Its names for the host are taken to agree:
         where they did not, the line says `host-mismatch`."""
@@ -95,6 +101,25 @@ def recorded(line: bytes) -> Recorded | None:
         return _DECODER.decode(line)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
+
+
+def of_asked(asked: Asked) -> Recorded:
+    """A request that a person named, as one that was denied for want of a rule."""
+    headers = {"upgrade": "websocket"} if asked.websocket else {}
+    return Recorded(
+        "",
+        "",
+        "deny",
+        "no-rule",
+        asked.method,
+        asked.scheme,
+        asked.host,
+        asked.port,
+        asked.path,
+        asked.query,
+        "1.1",
+        headers,
+    )
 
 
 _DECODER = msgspec.json.Decoder(Recorded)

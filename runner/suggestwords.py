@@ -21,7 +21,7 @@ _UPLOAD_PATH = re.compile(
 # What to do about each denial that no rule mends, or that none should be made for.
 ADVICE = {
     "rule": "a rule of the policy denies it: `impyard policy allow ID --over-deny` puts an exception below that rule",
-    "ambiguous-path": "it may be read in ways that the policy does not allow; have it asked for in a plain form",
+    "ambiguous-path": "servers may read the path in several ways; have it asked for in its plain form",
     "host-mismatch": "no rule can allow it: address, Host header and TLS name must agree",
     "private-address": "write `upstream` into the entry of the host: nothing private is reachable otherwise",
     "not-http": "no rule can allow it: only plain HTTP is forwarded",
@@ -50,14 +50,19 @@ def warnings(host: str, methods: tuple[str, ...], path: str, query: tuple[tuple[
     """What a person should know before allowing this; empty for what only reads. path: an expression."""
     if dict(query).get("service") == "git-receive-pack" or path.endswith("/git-receive-pack"):
         return ("git uses this to push: with it, the box can send data out",)
-    if path.endswith(_FETCH) and methods == ("POST",):
-        return ("git uses this to fetch; the host's other POSTs stay denied",)
+    if is_fetch(methods, path):
+        return ()
     writing = [method for method in methods if method not in READING]
     if not writing:
         return ()
     if takes_uploads(host, path):
         return (f"{' and '.join(writing)} to a host that takes uploads: the box can leave data there",)
     return (f"{' and '.join(writing)} can change things there, and carry data out",)
+
+
+def is_fetch(methods: tuple[str, ...], path: str) -> bool:
+    """Whether this is how git asks for what it fetches, which is a POST that changes nothing."""
+    return path.endswith(_FETCH) and methods == ("POST",)
 
 
 def takes_uploads(host: str, path: str) -> bool:
