@@ -33,7 +33,7 @@ from impyard.runner.text import shortened, visible
 from impyard.runner.times import now
 from impyard.runner.typed import as_typed, command_line
 from impyard.runner.uisettings import ui_settings
-from impyard.runner.view import View
+from impyard.runner.view import JsonView, View
 
 if TYPE_CHECKING:
     from impyard.runner.clone import Clone
@@ -53,8 +53,8 @@ PI_GREETING = "No project session found with id"
 class Options:
     """What the caller asked for. `None` leaves a choice to impyard; `ceiling_s` in seconds, `memory` in bytes.
 
-    `terminal` (rows and columns) is for pi's own UI; then the view is an InteractiveView. `resumed` is what an earlier
-    run left to go on with, its `workspace` among it.
+    `learn` suggests rules for what was denied, at the end. `terminal` (rows and columns) is for pi's own UI; then the
+    view is an InteractiveView. `resumed` is what an earlier run left to go on with, its `workspace` among it.
     """
 
     prompt: bytes
@@ -71,6 +71,7 @@ class Options:
     pids: int = DEFAULT_PIDS
     image: str | None = None
     allowed: Sequence[Path] = ()
+    learn: bool = False
     terminal: tuple[int, int] | None = None
     resumed: Resumed | None = None
 
@@ -266,6 +267,12 @@ class _Run:
         if reason == "refused":
             raise ImpyardError(error or "the box refused to start", hint=f"the receipt is {enclosure.paths.receipt}")
         self._show(self.view.closing, receipt, self._look_command(), str(enclosure.paths.stdout), self._next_commands())
+        if self.options.learn:
+            from impyard.runner.learned import learned  # it loads the judge, which no other run needs
+
+            plan, options = enclosure.plan, self.options
+            where = (plan.root, plan.policies, receipt.run, options.policies, options.project)
+            self._show(learned, *where, isinstance(self.view, JsonView))
         return EXITS[reason]
 
     def abandon(self) -> None:
@@ -383,12 +390,13 @@ class _Run:
 
     def _next_commands(self) -> list[tuple[str, str]]:
         """What to do with what the agent wrote, as (name, command)."""
-        if not self.enclosure.receipt.clone:
-            return []
-        return [
-            (name, command_line("runs", name, self.enclosure.paths.id, project=self.options.project))
-            for name in ("diff", "apply")
-        ]
+        receipt, project = self.enclosure.receipt, self.options.project
+        names = ("diff", "apply") if receipt.clone else ()
+        found = [(name, command_line("runs", name, receipt.run, project=project)) for name in names]
+        if receipt.decisions.get("denied_hosts") and not self.options.learn:
+            files = [word for file in self.options.policies for word in ("--policy", str(file))]
+            found.append(("suggest", command_line("policy", "suggest", "--run", receipt.run, *files, project=project)))
+        return found
 
     def _look_command(self) -> str:
         what = () if failed_of(self.enclosure.receipt.traffic) else ("--denied",)

@@ -9,7 +9,7 @@ from typing import IO, Any
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.run_options import CLONE, WORKSPACE, PromptCommand, carry_out, run_options
+from impyard.runner.run_options import CLONE, LEARN, WORKSPACE, PromptCommand, carry_out, run_options
 
 MAX_PROMPT_BYTES = 32 * 1024 * 1024
 EXAMPLE = '`impyard run "write 4 to answer.txt"`'
@@ -17,7 +17,7 @@ EXAMPLE = '`impyard run "write 4 to answer.txt"`'
 
 @click.command(cls=PromptCommand)
 @click.argument("prompt", nargs=-1)
-@run_options(WORKSPACE, *CLONE)
+@run_options(WORKSPACE, *CLONE, LEARN)
 def run(prompt: tuple[str, ...], prompt_file: IO[bytes] | None, interactive: bool, **given: Any) -> int:
     """Run the agent in a locked box on PROMPT.
 

@@ -70,6 +70,9 @@ CLONE = (
     click.option("--with-changes", is_flag=True, help="What is not committed is in the clone too, ignored files not."),
     click.option("--with-history", is_flag=True, help="The commits before are in the clone too, with what they hold."),
 )
+LEARN = click.option(
+    "--learn", is_flag=True, help="At the end, suggest rules for what was denied. It is denied all the same."
+)
 # Those of `run` and `runs resume`, in the order of the help.
 _PLACES = (
     click.option(
