@@ -30,7 +30,7 @@ COMMANDS: dict[str, Entry] = {
     "run": Entry("impyard.runner.run_cmd:run", "Run the agent in a locked box on a prompt.", REFUSED),
     "init": Entry("impyard.runner.init:init", "Write a commented policy into this project."),
     "vault": Entry("impyard.runner.vault_cmd:vault", "Keep the keys that the gateway puts on requests."),
-    "decisions": Entry("impyard.runner.decisions_view:decisions", "Show what the judge decided, and check the log."),
+    "decisions": Entry("impyard.runner.decisions_cmd:decisions", "Show what the judge decided, and check the log."),
     "runs": Entry(
         "impyard.runner.runs_cmd:runs", "List, show, resume, stop and prune runs.", inner={"resume": REFUSED}
     ),

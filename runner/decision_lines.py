@@ -55,6 +55,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     injected: tuple[str, ...] = ()
     secret: Secret | None = None
     follows: str | None = None
+    policy: str = ""
+    times: int = 1
 
     @property
     def more(self) -> str:
@@ -76,17 +78,23 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     @property
     def url(self) -> str:
         """The request's URL; a port that is the scheme's own is left out. Query values come redacted from the log."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = "" if self.port == {"https": 443, "http": 80}.get(self.scheme) else f":{self.port}"
         query = f"?{self.query}" if self.query else ""
-        return f"{self.scheme}://{host}{port}{self.path}{query}"
+        return f"{self.scheme}://{self.place}{self.path}{query}"
+
+    @property
+    def place(self) -> str:
+        """The host, with the port unless it is the scheme's own."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == {"https": 443, "http": 80}.get(self.scheme) else f"{host}:{self.port}"
 
     @property
     def is_own_check(self) -> bool:
         """Whether impyard itself asked this, before the agent started. An agent that asks for the same names comes
         later, and a gateway without a box makes no such checks."""
+        if not 0 < self.seq <= OWN_CHECKS:
+            return False
         asked = self.reason == "canary" or self.host == f"{self.run}.probe.impyard.invalid"
-        return asked and 0 < self.seq <= OWN_CHECKS and RUN_ID.fullmatch(self.run) is not None
+        return asked and RUN_ID.fullmatch(self.run) is not None
 
     @property
     def is_demo(self) -> bool:
@@ -99,6 +107,14 @@ def parse(text: bytes) -> Entry | None:
     """The decision that a log line holds, or None when the line is damaged."""
     try:
         return _DECODER.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def parse_all(text: bytes) -> list[Entry] | None:
+    """The decisions of whole lines, in a third of the time that each by itself takes; None when one is damaged."""
+    try:
+        return _DECODER.decode_lines(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
 
@@ -135,6 +151,7 @@ class Selection:
         self.own_checks = own_checks
         self.since, self.until = since, until
         self.failed = failed
+        self.only_failed = failed is not None
         self.damaged = 0
         self.own = 0
         self.demo = 0
@@ -175,11 +192,15 @@ class Selection:
                 return None
         entry = parse(line.text)
         if entry is None:
-            self.damaged += 1
-            if self.first_damage is None or line.offset < self.first_damage.offset:
-                self.first_damage = line
+            self.saw_damage(line)
             return None
         return entry if self.wants(entry) else None
+
+    def saw_damage(self, line: logread.Line) -> None:
+        """Count a line that is no decision; the first of them in the file is kept."""
+        self.damaged += 1
+        if self.first_damage is None or line.offset < self.first_damage.offset:
+            self.first_damage = line
 
     def wants(self, entry: Entry) -> bool:
         """Whether a decision is among those that are meant; one of impyard's own is counted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,19 +24,26 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
     Raises ImpyardError naming the first fault.
     """
     receipts, unread = _chain_ends(root, run)
-    numbers: list[int] = []  # of the lines that are checked, in the file
+    # Of the lines that are checked: the number of each in the file, and its first byte.
+    numbers, offsets = array("Q"), array("Q")
     descriptor = logread.open_log(log)
     try:
-        faults = verify(_numbered(descriptor, run, numbers), receipts=receipts)
+        faults = verify(_numbered(descriptor, run, numbers, offsets), receipts=receipts)
     finally:
         if descriptor is not None:
             os.close(descriptor)
     if run is not None and not numbers and not receipts:
         return False
-    found = [(numbers[fault.line - 1] if fault.line else 0, visible(fault.what)) for fault in faults]
+    found = [
+        (numbers[fault.line - 1], offsets[fault.line - 1], visible(fault.what))
+        if fault.line
+        else (0, 0, visible(fault.what))
+        for fault in faults
+    ]
     count = f"{len(numbers)} {'line' if len(numbers) == 1 else 'lines'}"
     if as_json:
-        document = {"ok": not found, "lines": len(numbers), "faults": [{"line": n, "what": what} for n, what in found]}
+        named = [{"line": number, "byte": offset, "what": what} for number, offset, what in found]
+        document = {"ok": not found, "lines": len(numbers), "faults": named}
         click.echo(json.dumps(document))
     elif not found:
         ends = f"{len(receipts)} ended as the receipts say" if receipts else "no receipt to check an end by"
@@ -45,7 +53,8 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
             f"warning: the receipt of run {name} cannot be read, so the end of its chain is not checked", err=True
         )
     if found:
-        number, what = found[0]
+        number, offset, what = found[0]
+        what += f" (byte {offset})" if number else ""
         more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
         raise ImpyardError(
             f"{log}{f':{number}' if number else ''}: {what}{more}",
@@ -54,13 +63,14 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
     return bool(numbers)
 
 
-def _numbered(descriptor: int | None, run: str | None, numbers: list[int]) -> Iterator[bytes]:
-    """The log's lines, or those of `run`; the number of each in the file is added to `numbers`."""
+def _numbered(descriptor: int | None, run: str | None, numbers: array[int], offsets: array[int]) -> Iterator[bytes]:
+    """The log's lines, or those of `run`; the number and first byte of each are added to `numbers` and `offsets`."""
     if descriptor is not None:
         needle = (run or "").encode("utf-8", "surrogateescape")
-        for number, line in enumerate(logread.raw_lines(descriptor), 1):
+        for number, (offset, line) in enumerate(logread.placed_lines(descriptor), 1):
             if needle in line:
                 numbers.append(number)
+                offsets.append(offset)
                 yield line
 
 

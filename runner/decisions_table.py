@@ -1,31 +1,43 @@
-"""Decisions as a table in a terminal. The only part of `impyard decisions` that imports rich."""
+"""Decisions as a table in a terminal. The only part of `impyard decisions` that imports rich, but for the summary."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from impyard.runner.decisions_read import short_id
 from impyard.runner.text import cut, unstarred, visible
 
 if TYPE_CHECKING:
     from impyard.runner.decision_lines import Entry
     from impyard.runner.outcomes import Row
 
-# From this width on, the reason, the rule and the decision's id have columns of their own.
+# From this width on, why a decision was made, by which rule, and what came of it have columns of their own; below it,
+# they stand under the place.
 WIDE_COLUMNS = 120
-# From this width on, the rule gets at least as much as the path, and RULE_COLUMNS.
-EVEN_COLUMNS = 150
-RULE_COLUMNS = 48  # "gateway.yaml:8 ALLOW POST /v1/messages -> 200"
-WHY_COLUMNS = 24  # "gateway.yaml:123 -> 200" and one
 GAP = 2
-MOST_REASON = 22  # columns: credential-unavailable
-TIME, VERDICT, METHOD, REASON, DECISION = 8, 7, 7, 15, 25  # what the longest of each takes
+TIME, METHOD, REASON, ANSWER = 8, 7, 13, 6
+MOST_VERDICT, MOST_REASON, MOST_ANSWER, MOST_ID = 7, 22, 24, 25  # columns, however long what is in them may be
+LEAST_PLACE, LEAST_RULE = 30, 16
 # A path may be 4 KiB long, which would push everything else off the screen. `--json` and a pipe show all of it.
 PLACE_LIMIT = 240
 COLOURS = {"allow": "green", "deny": "bold red"}
+
+
+class Cells(NamedTuple):
+    """What is shown of a decision, ready for a terminal. reason is empty where the rule says it all."""
+
+    time: str
+    verdict: Text
+    method: str
+    place: Text
+    reason: str
+    rule: str
+    answer: Text
+    id: str
 
 
 class Table:
@@ -35,70 +47,116 @@ class Table:
         self._console = console or Console(highlight=False)
         self._date = ""
         self._headed = False
-        self._reason = 0  # the width of its column
+        self._widths: dict[str, int] = {}
 
     def add(self, rows: list[Row]) -> None:
         """Print `rows`; a line with the date comes before the first and where the day changes."""
         while rows:
             date = rows[0].entry.ts[:10]
             same = next((index for index, row in enumerate(rows) if row.entry.ts[:10] != date), len(rows))
+            cells = [_cells(row) for row in rows[:same]]
+            if not self._widths:
+                self._widths = self._fitting([_cells(row) for row in rows])
             if date != self._date:
                 self._console.print(Text(f"{visible(date)} UTC", style="bold"))
                 self._date = date
-            self._console.print(self._table(rows[:same]))
+            self._console.print(self._wide(cells) if self._is_wide else self._narrow(cells))
+            self._headed = True
             rows = rows[same:]
 
-    def _table(self, rows: list[Row]) -> RichTable:
-        width = self._console.width
-        wide = width >= WIDE_COLUMNS
-        table = RichTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=not self._headed, width=width)
-        self._headed = True
-        self._reason = self._reason or max(REASON, *(min(len(row.entry.reason), MOST_REASON) for row in rows))
-        fixed = (TIME, VERDICT, METHOD, self._reason, DECISION) if wide else (TIME, VERDICT - 1, METHOD)
-        room = width - sum(fixed) - GAP * (len(fixed) + 1)
-        last = max(room // 2, RULE_COLUMNS) if width >= EVEN_COLUMNS else room * 2 // 5
-        if not wide:
-            last = max(last, min(WHY_COLUMNS, room // 2))
-        table.add_column("time", width=TIME)
-        table.add_column("verdict" if wide else "", width=fixed[1])
-        table.add_column("method", width=METHOD, overflow="fold")
-        table.add_column("host and path", width=max(room - last, 1), overflow="fold")
-        if wide:
-            table.add_column("reason", width=self._reason, overflow="fold")
-        table.add_column("rule" if wide else "why", width=max(last, 1), overflow="fold")
-        if wide:
-            table.add_column("decision", width=DECISION, overflow="fold")
+    @property
+    def _is_wide(self) -> bool:
+        return self._console.width >= WIDE_COLUMNS
+
+    def _fitting(self, rows: list[Cells]) -> dict[str, int]:
+        """The columns' widths, by what the first rows need; what is over goes to the place."""
+
+        def widest(texts: list[str], least: int, most: int) -> int:
+            return min(max([least, *map(len, texts)]), most)
+
+        widths = {
+            "time": TIME,
+            "verdict": widest([row.verdict.plain for row in rows], 5, MOST_VERDICT),
+            "method": METHOD,
+            "id": widest([row.id for row in rows], 8, MOST_ID),
+        }
+        if self._is_wide:
+            widths["verdict"] = MOST_VERDICT
+            widths["reason"] = widest([row.reason for row in rows], REASON, MOST_REASON)
+            widths["answer"] = widest([row.answer.plain for row in rows], ANSWER, MOST_ANSWER)
+        room = max(self._console.width - sum(widths.values()) - GAP * len(widths), 1)
+        if self._is_wide:
+            room -= GAP
+            place, rule = (max((len(getattr(row, name)) for row in rows), default=0) for name in ("place", "rule"))
+            least_rule = min(rule, max(room // 2, LEAST_RULE))
+            widths["place"] = max(min(place, room - least_rule), LEAST_PLACE)
+            widths["rule"] = max(room - widths["place"], 1)
+            spare = widths["rule"] - max(rule, LEAST_RULE)
+            if spare > 0:  # so that longer paths which are still to come find room
+                widths["place"] += spare
+                widths["rule"] -= spare
+        else:
+            widths["place"] = room
+        return widths
+
+    def _started(self) -> RichTable:
+        return RichTable(
+            box=None,
+            pad_edge=False,
+            padding=(0, GAP, 0, 0),
+            show_header=not self._headed,
+            width=self._console.width,
+        )
+
+    def _wide(self, rows: list[Cells]) -> RichTable:
+        table = self._started()
+        names = {"place": "host and path", "answer": "answer"}
+        for name in ("time", "verdict", "method", "place", "reason", "rule", "answer", "id"):
+            table.add_column(names.get(name, name), width=self._widths[name], overflow="fold")
         for row in rows:
-            table.add_row(*self._row(row, wide, max(last, 1)))
+            reason, rule, id = Text(row.reason), Text(row.rule, style="dim"), Text(row.id, style="dim")
+            table.add_row(row.time, row.verdict, Text(row.method), row.place, reason, rule, row.answer, id)
         return table
 
-    def _row(self, row: Row, wide: bool, last: int) -> list[Text]:
-        entry = row.entry
-        # A line of its own for the mark of a cut, which would else be broken like the letters around it.
-        place = Text("\n".join(filter(None, cut(visible(unstarred(entry.url).removeprefix("https://")), PLACE_LIMIT))))
-        verdict = Text(visible(row.verdict), style=COLOURS.get(row.verdict, "yellow"))
-        head = [Text(visible(entry.ts[11:19])), verdict, Text(visible(entry.method)), place]
-        deciding = ("; " if entry.at else " ").join(part for part in (_rule(entry, named=wide), entry.more) if part)
-        reason, rule = Text(visible(entry.reason)), Text(visible(deciding), style="dim")
-        came = Text(f"-> {visible(row.outcome.text)}" if row.outcome else "", style="yellow" if row.failed else "dim")
-        if wide:
-            return [*head, reason, self._with(rule, came, last), Text(visible(entry.id), style="dim")]
-        if entry.at is None or entry.reason != "rule":  # else the rule's place says it
-            rule = Text(": " if entry.secret else " ").join(part for part in (reason, rule) if part)
-        return [*head, self._with(rule, came, last)]
-
-    def _with(self, rule: Text, came: Text, width: int) -> Text:
-        """Both in a column of this width; what came of it is not torn apart at the end of a line."""
-        if not rule or not came:
-            return rule or came
-        end = rule.wrap(self._console, width, overflow="fold")[-1].cell_len
-        return Text("\n" if end + 1 + came.cell_len > width else " ").join((rule, came))
+    def _narrow(self, rows: list[Cells]) -> RichTable:
+        table = self._started()
+        heads = {"time": "time", "verdict": "", "method": "method", "place": "host and path, why", "id": "id"}
+        for name, head in heads.items():
+            table.add_column(head, width=self._widths[name], overflow="fold")
+        for row in rows:
+            # A rule that decided is not named as the reason: its place says it.
+            why = ": ".join(part for part in (row.reason, row.rule) if part)
+            answer = Text.assemble(("answer: ", "dim"), row.answer) if row.answer else Text()
+            parts = [row.place]
+            if why and answer and len(why) + GAP + len(answer) <= self._widths["place"]:
+                parts.append(Text.assemble((f"{why}, ", "dim"), answer))
+            else:
+                parts += [part for part in (Text(why, style="dim"), answer) if part]
+            table.add_row(row.time, row.verdict, Text(row.method), Text("\n").join(parts), Text(row.id, style="dim"))
+        return table
 
 
-def _rule(entry: Entry, *, named: bool) -> str:
-    """Where the deciding rule stands, with what it says if `named`; or which rule came closest."""
+def _cells(row: Row) -> Cells:
+    entry = row.entry
+    # A line of its own for the mark of a cut, which would else be broken like the letters around it.
+    place = "\n".join(filter(None, cut(visible(unstarred(entry.url).removeprefix("https://")), PLACE_LIMIT)))
+    deciding = ("; " if entry.at else " ").join(part for part in (_rule(entry), entry.more) if part)
+    return Cells(
+        visible(entry.ts[11:19]),
+        Text(visible(row.verdict), style=COLOURS.get(row.verdict, "yellow")),
+        visible(entry.method),
+        Text(place),
+        "" if entry.at is not None and entry.reason == "rule" else visible(entry.reason),
+        visible(deciding),
+        Text(visible(row.outcome.text) if row.outcome else "", style="yellow" if row.failed else "green"),
+        visible(short_id(entry.id)),
+    )
+
+
+def _rule(entry: Entry) -> str:
+    """Where the deciding rule stands and what it says; or which rule came closest."""
     if entry.at is not None:
-        return f"{_short(entry.at)} {_named(entry.rule)}" if named and entry.rule else _short(entry.at)
+        return f"{_short(entry.at)} {_named(entry.rule)}" if entry.rule else _short(entry.at)
     if entry.nearest is not None:
         return f"closest {_short(entry.nearest.at)} ({entry.nearest.failed})"
     return "(own check)" if entry.is_own_check else ""

@@ -1,4 +1,4 @@
-"""`impyard decisions`: what the judge decided, read from the log. It only reads, and takes no line on trust."""
+"""Pages of decisions, printed, and the new ones that follow. It only reads, and takes no line on trust."""
 
 from __future__ import annotations
 
@@ -6,86 +6,20 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import logread, outcomes, runs
-from impyard.runner.amounts import Whole
+from impyard.runner import decisions_read, logread, outcomes, policy_cmd
 from impyard.runner.decision_lines import Entry, Selection, parse
+from impyard.runner.decisions_read import short_id
 from impyard.runner.outcomes import Row
-from impyard.runner.project import find_root
 from impyard.runner.text import visible
 from impyard.runner.typed import as_typed
 
 OWN_CHECK = "(impyard's own check)"
-
-
-@click.command()
-@click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
-@click.option(
-    "--run", "run", metavar="ID", help="Only this run; the beginning of its id will do, `last` is the newest."
-)
-@click.option("--denied", is_flag=True, help="Only denials.")
-@click.option(
-    "-n",
-    "count",
-    metavar="N",
-    default=50,
-    show_default=True,
-    type=Whole(0),
-    help="How many, counted from the newest.",
-)
-@click.option("--all", "everything", is_flag=True, help="Also the checks that impyard makes before an agent starts.")
-@click.option("--follow", is_flag=True, help="Go on with each new decision; Ctrl-C ends it, with exit status 0.")
-@click.option("--json", "as_json", is_flag=True, help="The log's own lines, as JSON; impyard's checks are among them.")
-@click.option(
-    "--verify",
-    "verifying",
-    is_flag=True,
-    help="Check the whole log's hash chains against each other and the runs' receipts.",
-)
-def decisions(
-    project: Path | None,
-    run: str | None,
-    denied: bool,
-    count: int,
-    everything: bool,
-    follow: bool,
-    as_json: bool,
-    verifying: bool,
-) -> int:
-    """Show what the judge decided, newest last, and what became of it.
-
-    In a terminal a table; piped, one line per decision with tab-separated fields: time, verdict, method,
-    place, reason, rule, id, outcome. The outcome of an allowed request is the status of its answer, or what
-    went wrong. With --follow it comes too late for that: a request that fails gets a second line, `failed`.
-
-    What was left out is said on stderr: damaged lines, older ones, impyard's own checks.
-    """
-    root = find_root(project)
-    log = root / "runs" / "decisions.jsonl"
-    if verifying and (denied or follow or everything):
-        raise click.UsageError("--verify reads the whole log; it goes with --run and --json only")
-    unknown = None
-    if run is not None:
-        try:
-            run = runs.resolve(root, run)
-        except runs.UnknownRun as exc:
-            if not run or not (follow or verifying or _knows(log, run)):
-                raise
-            unknown = exc
-    if verifying:
-        from impyard.runner.decisions_check import verify_log  # it loads the judge, which the views do without
-
-        if not verify_log(root, log, run, as_json) and unknown:
-            raise unknown
-    else:
-        selection = Selection(run, denied, own_checks=everything or as_json)
-        show(log, selection, count=count, following=follow, as_json=as_json)
-    return 0
 
 
 def show(log: Path, selection: Selection, *, count: int, following: bool, as_json: bool) -> None:
@@ -99,14 +33,18 @@ def show(log: Path, selection: Selection, *, count: int, following: bool, as_jso
         try:
             size = _whole_size(descriptor) if following else os.fstat(descriptor).st_size
             # One more than wanted, to know whether there are older ones.
-            lines = logread.last(descriptor, count and count + 1, selection, size, selection.needles)
+            lines = decisions_read.page(descriptor, count and count + 1, selection, size)
         finally:
             os.close(descriptor)
     older = len(lines) > count
     rows = rows_of(lines[older:])
     emit = emitter(as_json)
     try:
-        failures = outcomes.Failures(outcomes.path_beside(log)) if following and not as_json else None
+        failures = (
+            outcomes.Failures(outcomes.path_beside(log))
+            if following and (not as_json or selection.only_failed)
+            else None
+        )
         if not as_json:
             rows = _joined(log, rows)
         emit(rows)
@@ -114,17 +52,43 @@ def show(log: Path, selection: Selection, *, count: int, following: bool, as_jso
         if older:
             click.echo(f"only the newest {count}: -n {10 * count} shows more", err=True)
         if following:
+            selection.failed = None  # what comes now may fail yet
             follow_log(log, size, selection, emit, failures, rows)
         elif not rows and not as_json:
-            click.echo(_nothing(selection, count), err=True)
+            click.echo("nothing shown: -n is 0" if count == 0 else nothing(selection), err=True)
     except KeyboardInterrupt:
         if not following:
             raise
         if sys.stderr.isatty():
             click.echo(err=True)  # the cursor stands behind ^C
-    if selection.own:
-        checks = "1 check" if selection.own == 1 else f"{selection.own} checks"
-        click.echo(f"{checks} of impyard's own left out: --all shows them", err=True)
+    say_left_out(selection)
+    if not as_json and rows and any(row.entry.verdict == "deny" for row in rows):
+        _say_next(rows)
+
+
+def say_left_out(selection: Selection) -> None:
+    """Say on stderr how much of impyard's own was not shown."""
+    parts = [
+        f"{count} {name if count == 1 else name + 's'} of {whose}"
+        for count, name, whose in (
+            (selection.own, "check", "impyard's own"),
+            (selection.demo, "call", "the demo model"),
+        )
+        if count
+    ]
+    if parts:
+        click.echo(f"{' and '.join(parts)} left out: --all shows them", err=True)
+
+
+def _say_next(rows: Sequence[Row]) -> None:
+    """Say, to a person, what can be done about a denial."""
+    if not sys.stdout.isatty():
+        return
+    id = next(short_id(row.entry.id) for row in reversed(rows) if row.entry.verdict == "deny")
+    hint = f"`impyard decisions show {visible(id)}` says more of one"
+    if "allow" in policy_cmd.COMMANDS:
+        hint += f", `impyard policy allow {visible(id)}` lets it through"
+    click.echo(as_typed(f"hint: {hint}"), err=True)
 
 
 def follow_log(
@@ -153,7 +117,8 @@ def follow_log(
         damaged = selection.damaged
         if selection(line):
             fresh = rows_of([line])
-            emit(fresh)
+            if not selection.only_failed:  # else it is shown when it has
+                emit(fresh)
             shown(fresh)
         elif selection.damaged > damaged:
             click.echo(f"warning: damaged line at byte {line.offset} of {log}", err=True)
@@ -172,18 +137,6 @@ def _joined(log: Path, rows: list[Row]) -> list[Row]:
         return rows
 
 
-def _knows(log: Path, run: str | None) -> bool:
-    """Whether the log has a decision of this run at all, be it one of impyard's own checks."""
-    selection = Selection(run, denied=False, own_checks=True)
-    descriptor = logread.open_log(log)
-    if descriptor is None:
-        return False
-    try:
-        return bool(logread.last(descriptor, 1, selection, needles=selection.needles))
-    finally:
-        os.close(descriptor)
-
-
 def warn_of_damage(selection: Selection, log: Path) -> None:
     """Say on stderr how many damaged lines were met and what kind the first one is."""
     line = selection.first_damage
@@ -195,11 +148,15 @@ def warn_of_damage(selection: Selection, log: Path) -> None:
     click.echo(as_typed("hint: `impyard decisions --verify` checks every line"), err=True)
 
 
-def _nothing(selection: Selection, count: int) -> str:
-    if count == 0:
-        return "nothing shown: -n is 0"
+def nothing(selection: Selection) -> str:
+    """What to say where there is nothing to show."""
     kind = "denials" if selection.denied else "decisions"
-    return f"no {kind}" + (f" of run {visible(selection.run)}" if selection.run else " yet")
+    whose = f" of run {visible(selection.run)}" if selection.run else ""
+    if selection.only_failed:
+        return f"no request{whose} was allowed and failed"
+    if selection.narrows:
+        return f"no {kind}{whose} that these options ask for"
+    return f"no {kind}{whose or ' yet'}"
 
 
 def _whole_size(descriptor: int) -> int:

@@ -99,12 +99,19 @@ def raw_lines(descriptor: int) -> Iterator[bytes]:
 
     A line longer than `LINE_CAP` is cut to that, its newline kept. `descriptor` stays the caller's.
     """
+    return (line for _, line in placed_lines(descriptor))
+
+
+def placed_lines(descriptor: int) -> Iterator[tuple[int, bytes]]:
+    """`raw_lines`, each with its first byte in the file."""
     with open(descriptor, "rb", closefd=False) as file:
+        offset = 0
         while line := file.readline(LINE_CAP):
-            rest = line
+            size, rest = len(line), line
             while not rest.endswith(b"\n") and (rest := file.readline(LINE_CAP)):
-                pass
-            yield line if rest is line or not rest else line + b"\n"
+                size += len(rest)
+            yield offset, line if size == len(line) or not rest else line + b"\n"
+            offset += size
 
 
 def forward(descriptor: int, start: int = 0, size: int | None = None, needles: Sequence[bytes] = ()) -> Iterator[Line]:
@@ -115,6 +122,30 @@ def forward(descriptor: int, start: int = 0, size: int | None = None, needles: S
     end = os.fstat(descriptor).st_size if size is None else size
     reader = _Reader(descriptor, start)
     yield from reader.lines(rest=True, end=end, needles=needles)
+
+
+def blocks(descriptor: int, start: int, end: int, needles: Sequence[bytes] = ()) -> Iterator[tuple[int, bytes]]:
+    """The file from byte `start`, where a line begins, to `end`, in pieces of whole lines, each with its offset.
+
+    The last piece may end in half a line. Of a line longer than `LINE_CAP` some of the middle is left out; pieces that
+    lack one of the `needles` are too.
+    """
+    position, begun, cut = start, b"", 0
+    while position < end and (block := os.pread(descriptor, min(BLOCK_BYTES, end - position), position)):
+        offset = position - len(begun) - cut
+        position += len(block)
+        newline = block.rfind(b"\n") + 1
+        if not newline:
+            kept = (begun + block)[:LINE_CAP]
+            cut += len(begun) + len(block) - len(kept)
+            begun = kept
+            continue
+        piece = begun + block[:newline]
+        begun, cut = block[newline:], 0
+        if all(needle in piece for needle in needles):
+            yield offset, piece
+    if begun and all(needle in begun for needle in needles):
+        yield position - len(begun) - cut, begun
 
 
 def follow(path: Path, start: int, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[Line]:

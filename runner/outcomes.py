@@ -18,18 +18,28 @@ if TYPE_CHECKING:
 
 # Decisions whose outcome is waited for while following; of more, the oldest are given up.
 MOST_OPEN = 10_000
+MOST_FAILED = 200_000  # that are kept to choose decisions by
 # The gateway itself ended it: a denial of its own, which follows, says so.
 _DENIED_LATER = re.compile(r"secret-in-request: |[a-z-]+: judged again before it went\Z")
 _ERRNO = re.compile(r"\[Errno (\d{1,4})\]")
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The fields of an outcome line that are shown."""
 
     ts: str
     id: str
     status: int | None = None
     error: str | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    ms: float | None = None
+    redirect: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the request came to nothing, though not because the gateway denied it after all."""
+        return self.error is not None and not _DENIED_LATER.match(self.error)
 
     @property
     def text(self) -> str:
@@ -51,8 +61,7 @@ class Row(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        error = self.outcome.error if self.outcome is not None else None
-        return error is not None and not _DENIED_LATER.match(error)
+        return self.outcome is not None and self.outcome.failed
 
     @property
     def verdict(self) -> str:
@@ -81,7 +90,7 @@ def join(path: Path, rows: list[Row]) -> list[Row]:
     found: dict[str, Outcome] = {}
     try:
         for line in logread.from_end(descriptor):
-            outcome = _parse(line.text)
+            outcome = parse(line.text)
             if outcome is None:
                 continue
             if outcome.ts < oldest:  # an outcome is later than its decision, and lines are appended as they come
@@ -93,6 +102,30 @@ def join(path: Path, rows: list[Row]) -> list[Row]:
     finally:
         os.close(descriptor)
     return [row._replace(outcome=found.get(row.entry.id)) for row in rows]
+
+
+def failures(path: Path, since: str | None = None) -> set[str]:
+    """The ids of requests that came to nothing, the newest `MOST_FAILED`, or those from `since` on.
+
+    Raises ImpyardError when the file cannot be read; one that is missing has none.
+    """
+    descriptor = logread.open_log(path)
+    found: set[str] = set()
+    if descriptor is None:
+        return found
+    try:
+        # A line without a failure says `"error":null`; blocks of nothing else are not even split.
+        for line in logread.from_end(descriptor, needles=(b'"error":"',)):
+            outcome = parse(line.text) if b'"error":' in line.text else None
+            if outcome is None:
+                continue
+            if outcome.failed and (since is None or outcome.ts >= since):
+                found.add(outcome.id)
+                if len(found) >= MOST_FAILED:
+                    break
+    finally:
+        os.close(descriptor)
+    return found
 
 
 class Failures:
@@ -117,7 +150,7 @@ class Failures:
     def news(self) -> Iterator[Row]:
         """The rows whose failure has been written since. Raises ImpyardError when the file cannot be read."""
         for line in self._tail.lines():
-            outcome = _parse(line.text)
+            outcome = parse(line.text)
             if outcome is None:
                 continue
             row = self._open.pop(outcome.id, None)
@@ -138,8 +171,17 @@ def _put[T](held: OrderedDict[str, T], key: str, value: T) -> None:
         held.popitem(last=False)
 
 
-def _parse(text: bytes) -> Outcome | None:
+def parse(text: bytes) -> Outcome | None:
+    """The outcome that a line holds, or None when the line is damaged."""
     try:
         return _DECODER.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def parse_all(text: bytes) -> list[Outcome] | None:
+    """The outcomes of whole lines; None when one is damaged."""
+    try:
+        return _DECODER.decode_lines(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None

@@ -19,7 +19,9 @@ _DATE = re.compile(
 # Hexadecimal with digits and letters both: neither a number nor a word such as `facade`. Git's short hashes have seven.
 _HASH = re.compile(r"(?i)(?<![0-9a-z])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,}(?![0-9a-z])")
 _LONG_HASH = re.compile(r"(?i)(?<![0-9a-z])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{128})(?![0-9a-z])")
-_ALL_HASH = re.compile(r"(?i)(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{12,}")
+# The plain cases of both, as whole segments; eight digits may be a date.
+_QUICK_NUMBER = re.compile(r"(?<=/)[0-9]{1,7}(?=/|\Z)")
+_QUICK_HASH = re.compile(r"(?<=[/:])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{12,100}(?=/|\Z)")
 # 1.2.3, v1.2.3-rc.1, 7.88.1-10+deb12u5; with two parts only before a file's ending, since `gemini-1.5-pro` is a name.
 _SUFFIX = r"(?:(?:[-.]?(?:alpha|beta|rc|dev|post|pre|canary|next|a|b)[-.]?\d*(?:\.\d+)*)|(?:-\d+)?[+~][\w.+~]+?)?"
 _VERSION = re.compile(rf"(?i)(?<![0-9a-z.])v?\d+(?:\.\d+){{2,3}}{_SUFFIX}(?![0-9a-z])")
@@ -41,7 +43,13 @@ _VOWELS = frozenset("aeiouyAEIOUY")
 def shape(path: str) -> str:
     """`path` with `{n}` for numbers, `{hash}`, `{id}` (UUIDs, random tokens), `{date}`, `{version}` (of packages; `v1`
     of an API stays) and `{long}` for endless segments. `/repos/a/b/issues/42` becomes `/repos/a/b/issues/{n}`."""
-    segments = [_segment(segment) if segment else segment for segment in path.split("/")]
+    # Numbers and hashes are most of what differs: without them, a path was mostly seen before.
+    return _of_rest(_QUICK_HASH.sub("{hash}", _QUICK_NUMBER.sub("{n}", path)))
+
+
+@lru_cache(maxsize=4096)
+def _of_rest(path: str) -> str:
+    segments = [_segment(segment) if len(segment) <= LONGEST else "{long}" for segment in path.split("/")]
     # Stores of objects spread them over folders by the first digits of their hash: `/packages/3f/0a/<hash>/`.
     for index in range(len(segments) - 2, 0, -1):
         if segments[index + 1].startswith("{hash}") and (_PAIR.fullmatch(segments[index]) or segments[index] == "{n}"):
@@ -53,12 +61,8 @@ def shape(path: str) -> str:
 def _segment(text: str) -> str:
     if text.isdigit():
         return "{date}" if len(text) == 8 and _DATE.fullmatch(text) else _of_digits(text)
-    if len(text) > LONGEST:
-        return "{long}"
     if text.isascii() and not any(map(str.isdigit, text)):
         return "{id}" if _is_random(text) else text
-    if _ALL_HASH.fullmatch(text):  # these are most of what differs, so they get no further
-        return "{hash}"
     if _API_VERSION.fullmatch(text):
         return text
     if _NUMBER.fullmatch(text):

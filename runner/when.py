@@ -1,4 +1,4 @@
-"""Times as people give them to `--since` and `--until`, as the log writes them."""
+"""Points in time as people type them for `--since` and `--until`. UTC, as the logs are."""
 
 from __future__ import annotations
 
@@ -8,23 +8,39 @@ from typing import Any
 
 import click
 
-_AGO = re.compile(r"(\d{1,6})\s*([smhdw])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+EXAMPLES = "2h, 30m, 3d, yesterday, 2026-11-29, 2026-11-29T17:30"
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AGO = re.compile(r"(?:(\d{1,9})\s*(s|m|h|d|w)(?:ec(?:ond)?s?|in(?:ute)?s?|ours?|ays?|eeks?)?)\s*")
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
+
+
+def moment(text: str, now: datetime) -> datetime | None:
+    """The time that `text` means, None when it means none: ISO 8601, a date, `17:30` of today, `2h` or `1d 12h` ago,
+    `today`, `yesterday`, `now`."""
+    said = text.strip().lower().removesuffix(" ago")
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    named = {"now": now, "today": midnight, "yesterday": midnight - timedelta(days=1)}
+    try:
+        if said in named:
+            return named[said]
+        if clock := _CLOCK.fullmatch(said):
+            hour, minute, second = (int(part or 0) for part in clock.groups())
+            return midnight.replace(hour=hour, minute=minute, second=second)
+        if said and not _AGO.sub("", said):
+            return now - timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in _AGO.findall(said)))
+        given = datetime.fromisoformat(text.strip())
+        return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 class When(click.ParamType[str]):
-    """A time: so long ago (`30m`, `2h`, `7d`), or a date with or without a time of day, in this machine's time unless
-    it names another. The value is as the log writes times: UTC with milliseconds."""
+    """An option's point in time, as the logs write theirs, so that both compare as text."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value).strip()
-        try:
-            if ago := _AGO.fullmatch(text.lower()):
-                moment = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-            else:
-                moment = datetime.fromisoformat(text).astimezone(UTC)
-        except (ValueError, OverflowError):
-            self.fail(f"`{text}` is no time: write 2h, 7d, 2026-11-30 or 2026-11-30T17:00", param, ctx)
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        found = moment(str(value), datetime.now(UTC))
+        if found is None:
+            self.fail(f"`{value}` is no time; such are {EXAMPLES}", param, ctx)
+        return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")

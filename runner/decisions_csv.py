@@ -1,0 +1,104 @@
+"""Decisions with what came of them as CSV, row after row, however many there are."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from impyard.runner import outcomes
+from impyard.runner.decision_lines import Entry, Selection
+from impyard.runner.decisions_read import batches
+from impyard.runner.decisions_view import say_left_out, warn_of_damage
+from impyard.runner.outcome_stream import Joiner, joined
+from impyard.runner.outcomes import Outcome, Row
+from impyard.runner.text import visible
+
+# Rows stay in order, so those behind one whose outcome is far off have to wait. No more than so many: then it goes
+# without, as for a request that is still under way.
+MOST_WAITING = 10_000
+DECISION = ("id", "run", "scheme", "host", "port", "path", "query", "reason", "rule", "at")
+HEAD = (
+    *("time", "verdict", "method", "url", *DECISION, "nearest", "nearest_failed", "credential"),
+    *("status", "error", "bytes_up", "bytes_down", "ms"),
+)
+NO_OUTCOME = ("", "", "", "", "")
+# A spreadsheet takes a cell that begins so for a formula, and computes it when it opens the file.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write_csv(log: Path, selection: Selection, count: int | None = None) -> None:
+    """Print what is meant, oldest first; with `count` its last ones only."""
+    found = rows(log, outcomes.path_beside(log), selection)
+    write_table(HEAD, map(_cells, found if count is None else iter(deque(found, maxlen=min(count, sys.maxsize)))))
+    warn_of_damage(selection, log)
+    say_left_out(selection)
+
+
+def write_table(head: Sequence[str], records: Iterable[Iterable[Any]]) -> None:
+    """Print records as CSV (RFC 4180) with cells that no spreadsheet obeys."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(head)
+    for record in records:
+        writer.writerow(map(cell, record))
+    sys.stdout.flush()
+
+
+def cell(value: Any) -> Any:
+    """A value as it may stand in a spreadsheet: numbers as they are, text without control characters, and with an
+    apostrophe before what would be a formula."""
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if text.startswith(FORMULA) or value.startswith(FORMULA) else text
+
+
+def rows(log: Path, outcome_log: Path, selection: Selection) -> Iterator[Row]:
+    """The decisions that are meant, oldest first, with what came of them as far as that is known."""
+    waiting: deque[_Waiting] = deque()
+    joiner: Joiner[_Waiting] = joined(outcome_log, selection.since)
+    try:
+        for entries in batches(log, selection):
+            for entry in entries:
+                if selection.wants(entry):
+                    waits = _Waiting(entry, entry.verdict == "allow")
+                    waiting.append(waits)
+                    if waits.waits:
+                        joiner.expect(entry, waits)
+            for waits, outcome in joiner.read(entries):
+                waits.outcome, waits.waits = outcome, False
+            while waiting and (not waiting[0].waits or len(waiting) > MOST_WAITING):
+                yield waiting.popleft().row
+        for waits, outcome in joiner.rest():
+            waits.outcome = outcome
+        while waiting:
+            yield waiting.popleft().row
+    finally:
+        joiner.close()
+
+
+class _Waiting:
+    """A decision that is to be printed; waits: as soon as its outcome is known."""
+
+    __slots__ = ("entry", "outcome", "waits")
+
+    def __init__(self, entry: Entry, waits: bool) -> None:
+        self.entry, self.waits = entry, waits
+        self.outcome: Outcome | None = None
+
+    @property
+    def row(self) -> Row:
+        return Row(b"", self.entry, self.outcome)
+
+
+def _cells(row: Row) -> list[Any]:
+    entry, came = row.entry, row.outcome
+    nearest = (entry.nearest.at, entry.nearest.failed) if entry.nearest else ("", "")
+    outcome = (
+        (came.status, came.text if came.error else "", came.bytes_up, came.bytes_down, came.ms) if came else NO_OUTCOME
+    )
+    plain = (getattr(entry, name) for name in DECISION)
+    return [entry.ts, row.verdict, entry.method, entry.url, *plain, *nearest, entry.credential, *outcome]

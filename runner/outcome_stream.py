@@ -1,0 +1,117 @@
+"""Outcomes beside decisions, both read from the oldest on: which of them belong together, with memory that stays flat.
+
+An outcome is written after its decision, but there is no order among them: an answer may take a second or an hour.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner import logread
+from impyard.runner.decision_lines import Entry
+from impyard.runner.decisions_read import start_of
+from impyard.runner.outcomes import Outcome, parse, parse_all
+
+# Decisions whose outcome is waited for. When there are twice as many, the older half is given up: their requests run
+# for very long, or the gateway was killed before it could write what came of them.
+MOST_OPEN = 50_000
+MOST_RUNS = 20_000  # whose last decision is known
+
+
+class Joiner[T]:
+    """Takes decisions as they come, each with something of the caller's, and gives that back with its outcome."""
+
+    def __init__(self, path: Path | None, since: str | None = None) -> None:
+        self.given_up = 0
+        self._open: dict[str, T] = {}
+        self._seen: dict[str, int] = {}  # the number of the last decision that was read, by run
+        self._descriptor = logread.open_log(path) if path is not None else None
+        self._ahead: list[Outcome] = []  # read already, of decisions that are still to come; last one first
+        self._batches: Iterator[list[Outcome]] = iter(())
+        if self._descriptor is not None:
+            start = start_of(self._descriptor, since) if since else 0
+            self._batches = _batches(self._descriptor, start)
+
+    def expect(self, entry: Entry, owner: T) -> None:
+        """Wait for the outcome of this decision."""
+        self._open[entry.id] = owner
+
+    def read(self, entries: list[Entry]) -> Iterator[tuple[T, Outcome]]:
+        """What came of the decisions that are waited for, as far as these, which are the last that were read.
+
+        To be called with all that were read, in their order, be they meant or not.
+        """
+        if len(self._seen) > MOST_RUNS:
+            self._seen.clear()
+        if len(self._open) > 2 * MOST_OPEN:
+            for id in list(itertools.islice(self._open, MOST_OPEN)):
+                del self._open[id]
+            self.given_up += MOST_OPEN
+        seen = self._seen
+        for entry in entries:
+            seen[entry.run] = entry.seq
+        return self._until(entries[-1].ts if entries else "")
+
+    def rest(self) -> Iterator[tuple[T, Outcome]]:
+        """What came of the others, once all decisions were read."""
+        return self._until(None)
+
+    @property
+    def waiting(self) -> int:
+        """How many decisions have no outcome yet."""
+        return len(self._open)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _until(self, ts: str | None) -> Iterator[tuple[T, Outcome]]:
+        """The outcomes up to the first whose decision is still to come; with None all."""
+        waiting = self._open
+        while True:
+            if not self._ahead:
+                self._ahead = next(self._batches, [])[::-1]
+                if not self._ahead:
+                    return
+            ahead = self._ahead
+            while ahead:
+                outcome = ahead[-1]
+                owner = waiting.pop(outcome.id, None)
+                if owner is not None:
+                    ahead.pop()
+                    yield owner, outcome
+                elif ts is not None and outcome.ts > ts and self._is_ahead(outcome.id):
+                    return
+                else:
+                    ahead.pop()
+
+    def _is_ahead(self, id: str) -> bool:
+        """Whether the decision was not read yet. The time alone would not do, since clocks are set back."""
+        run, _, seq = id.rpartition(".")
+        return not seq.isdecimal() or int(seq[:18]) > self._seen.get(run, 0)
+
+
+def joined[T](path: Path, since: str | None) -> Joiner[T]:
+    """A joiner; where the outcomes cannot be read, one that knows of none, and that is said."""
+    try:
+        return Joiner(path, since)
+    except ImpyardError as exc:
+        click.echo(f"warning: what became of the requests is not shown: {exc.message}", err=True)
+        return Joiner(None)
+
+
+def _batches(descriptor: int, start: int) -> Iterator[list[Outcome]]:
+    """The outcomes up to the file's present end; damaged lines are left out."""
+    for _, piece in logread.blocks(descriptor, start, os.fstat(descriptor).st_size):
+        outcomes = parse_all(piece)
+        if outcomes is None:
+            outcomes = [outcome for line in piece.split(b"\n") if (outcome := parse(line)) is not None]
+        if outcomes:
+            yield outcomes
