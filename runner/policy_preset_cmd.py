@@ -135,29 +135,44 @@ def add(
       impyard policy preset add pip --host https://registry.example.org/simple/
       impyard policy preset add github-clone --repo octo/hello --inject
     """
-    from impyard.runner import preset_add
+    from impyard.addon.policy import read_policy
+    from impyard.runner import policywrite, preset_add
 
     root, paths = located(project, policies)
     if len(paths) > 1:
         raise ImpyardError("presets are added to one file", hint="give --policy once")
     path = paths[0]
-    data = old = _read(path)
+    data = old = _bytes_of(path, root)
     notes: list[str] = []
-    tests: list[preset_add.Test] = []
+    tests: list[Any] = []
     for wanted, texts, found, expected in _filled(names, root, hosts, files, look, repos, inject):
         done = preset_add.add(data, path, root, texts, wanted.name)
         data = done.data
         notes += [f"{wanted.name}: {note}" for note in (*found, *done.notes)]
         if not done.added:
             click.echo(f"{wanted.name}: all of it is in the policy already")
-        tests += [] if done.data == old else expected
-    notes += preset_add.held_back(data, path, root, tests) if data != old else []
+        tests += expected if done.added else []
+    notes += preset_add.held_back(data, path, root, tests)
     for note in notes:
         click.echo(as_typed(f"note: {note}"), err=True)
     if data == old:
-        click.echo("nothing to add; the policy stays as it is")
+        click.echo("nothing to add: the policy stays as it is")
         return 0
-    return _replace(path, root, old, data, yes)
+    read_policy([(path, data)], root=root)
+    return 0 if policywrite.ask_and_replace(path, root, old, data, yes=yes) else 1
+
+
+def _bytes_of(path: Path, root: Path) -> bytes:
+    """A policy file's content, once it is known to be a file that can be replaced. Raises ImpyardError."""
+    from impyard.addon.policy import MAX_BYTES
+    from impyard.runner import policywrite
+
+    policywrite.check_changeable(path, root)
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ImpyardError(f"{path} is larger than {MAX_BYTES >> 20} MiB", hint="a policy is never so long; look at it")
+    return data
 
 
 def _filled(
@@ -184,6 +199,6 @@ def _filled(
             raise click.UsageError(f"--inject does not go with {each.name}, which {why}")
         found = preset_places.find(each, root, hosts=hosts, files=files, look=look)
         texts = presets.entries_text(each, found.places, repos=repos, inject=inject)
-        tests = [] if repos else presets.tests_of(each, found.places)
+        tests = [] if repos else list(presets.expectations(each, found.places))
         done.append((each, texts, found.notes, tests))
     return done

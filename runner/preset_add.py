@@ -11,14 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from impyard.addon.judge import Verdict, judge
 from impyard.addon.policy import Policy, read_policy
 from impyard.addon.rules import Entry, Rule
-from impyard.runner.policyasked import asked, sent
 from impyard.runner.policyedit import insert_text
-
-Test = tuple[str, str, Verdict]
-
+from impyard.runner.policyexpect import Expectation, judged
 
 @dataclass(slots=True)
 class Addition:
@@ -60,20 +56,21 @@ def add(data: bytes, path: Path, root: Path, texts: Sequence[str], preset: str) 
     return done
 
 
-def held_back(data: bytes, path: Path, root: Path, tests: Sequence[Test]) -> list[str]:
-    """What of the preset's expectations the policy does not fulfil, for people: denied by rules that stand in it, or
-    allowed by them though the preset would not."""
+def held_back(data: bytes, path: Path, root: Path, expected: Sequence[Expectation]) -> list[str]:
+    """What of a preset's expectations the policy does not meet, for people: denied by rules that stand in it, or allowed
+    by them though the preset would not."""
     policy = read_policy([(path, data)], root=root)
     denied: dict[str, list[str]] = {}
     allowed: dict[str, list[str]] = {}
-    for method, url, wanted in tests:
-        decision = judge(sent(asked(method, url)), policy)
-        if decision.verdict is wanted:
+    for outcome in judged(expected, policy):
+        decision, wanted = outcome.decision, outcome.expectation
+        if decision.allowed is wanted.allow:
             continue
-        told = denied if wanted is Verdict.ALLOW else allowed
-        told.setdefault(f"{decision.at or decision.reason} ({decision.rule or decision.reason})", []).append(f"{method} {url}")
-    notes = [f"stays denied by {at}: {_some(urls)}" for at, urls in denied.items()]
-    return notes + [f"allowed by {at}, which the preset alone would not: {_some(urls)}" for at, urls in allowed.items()]
+        told = denied if wanted.allow else allowed
+        by = f"{decision.at} {decision.rule}" if decision.at else decision.reason
+        told.setdefault(by, []).append(f"{wanted.asked.method} {wanted.asked.url}")
+    notes = [f"stays denied by {by}: {_some(urls)}" for by, urls in denied.items()]
+    return notes + [f"allowed by {by}, not by the preset: {_some(urls)}" for by, urls in allowed.items()]
 
 
 def _some(texts: Sequence[str]) -> str:

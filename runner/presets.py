@@ -11,16 +11,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 import impyard.policies
 from impyard.addon.errors import ImpyardError
-from impyard.addon.judge import Verdict
 from impyard.addon.policy import Policy, read_policy
 from impyard.addon.rules import DEFAULT_PORTS
 from impyard.addon.yamlnodes import nearest, short
+from impyard.runner.policyexpect import ENDING, Expectation, read_expectations
 from impyard.runner.registries import Place, expression
 
 FOLDER = Path(impyard.policies.__path__[0]) / "presets"
@@ -38,7 +35,7 @@ _INJECT = re.compile(r"^    inject: ([a-z-]+) # only with --inject: (.*)$", re.M
 _PATH_WITH_REPO = re.compile(r"^( +path: )/\{repo\}", re.MULTILINE)
 _WORD = re.compile(r"\{([a-z]+)\}")
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
-_TESTED = re.compile(r"\b(https)://\{([a-z-]+)(:8443|\.)?\}")
+_TESTED = re.compile(r"https://\{([a-z-]+)(:8443|\.)?\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,27 +121,24 @@ def as_policy(wanted: Preset, entries: Sequence[str]) -> Policy:
     return read_policy([(file, document(wanted, entries).encode())])
 
 
-def tests_of(wanted: Preset, places: Mapping[str, Sequence[Place]]) -> list[tuple[str, str, Verdict]]:
-    """(method, URL, verdict) of each of the preset's own expectations, for all of the places."""
-    found = []
-    for item in yaml.safe_load((FOLDER / f"{wanted.name}_test.yaml").read_text()):
-        ((asked, verdict),) = item.items()
-        method, _, url = asked.partition(" ")
-        for each in _urls(url, places):
-            found.append((method, each, Verdict(verdict)))
-    return found
+def expectations(wanted: Preset, places: Mapping[str, Sequence[Place]]) -> tuple[Expectation, ...]:
+    """What the preset's own test expects, for all of the places: those that the judge meets with the preset alone."""
+    path = FOLDER / f"{wanted.name}{ENDING}"
+    lines = [each for line in path.read_text().splitlines() for each in _at_places(line, places)]
+    return read_expectations(path, "\n".join([*lines, ""]).encode(), path.name).expectations
 
 
-def _urls(url: str, places: Mapping[str, Sequence[Place]]) -> list[str]:
-    """A URL of an expectation for each place; `{npm:8443}` is its host at another port, `{npm.}` with a trailing dot."""
-    named = _TESTED.search(url)
+def _at_places(line: str, places: Mapping[str, Sequence[Place]]) -> list[str]:
+    """A line of a test for each place; `{npm:8443}` is its host at another port, `{npm.}` with a trailing dot."""
+    named = _TESTED.search(line)
     if named is None:
-        return [url]
+        return [line]
     found = []
-    for place in places.get(named[2], ()):
-        host, odd = f"[{place.host}]" if ":" in place.host else place.host, named[3] or ""
+    for place in places.get(named[1], ()):
+        host, odd = f"[{place.host}]" if ":" in place.host else place.host, named[2] or ""
         port = "" if place.port == DEFAULT_PORTS[place.scheme] or odd == ":8443" else f":{place.port}"
-        found.append(f"{place.scheme}://{host}{odd}{port}/{place.prefix}{url[named.end() :]}")
+        url = f"{place.scheme}://{host}{odd}{port}/{place.prefix}"
+        found.append(line[: named.start()] + url + line[named.end() :])
     return found
 
 
@@ -192,9 +186,3 @@ def _with_repos(item: str, repos: Sequence[str]) -> str:
     names = [expression(repo.removesuffix(".git")) for repo in dict.fromkeys(repos)]
     one = names[0] if len(names) == 1 else f"({'|'.join(names)})"
     return _PATH_WITH_REPO.sub(lambda found: f"{found[1]}(?i)/{one}(\\.git)?", item)
-
-
-def rule_data(text: str) -> list[Any]:
-    """The entries of a text as plain values."""
-    loaded: list[Any] = yaml.safe_load(_TOP + text)["networkPolicies"]
-    return loaded

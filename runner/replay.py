@@ -47,6 +47,11 @@ class Recorded(Entry, frozen=True):
     upstream: str | None = None
     times: int = 1
 
+    @property
+    def authority(self) -> str:
+        """Host and port, the port only where it is not the scheme's own; an IPv6 address in brackets."""
+        return _authority(self.scheme, self.host, self.port)
+
 
 class NotRecorded(Exception):
     """What of a request was not written down; its text is for people."""
@@ -86,6 +91,8 @@ class Replay:
         self.policy = policy
         self._known: dict[_Asked, Decision] = {}
         self._keys: dict[str, frozenset[str]] = {}
+        self._queries: dict[tuple[str, str], str] = {}
+        self._limits: dict[str, bool] = {}
 
     def __call__(self, line: Recorded) -> Judged:
         """What the policy makes of a recorded decision."""
@@ -149,7 +156,13 @@ class Replay:
             if incomplete := _incomplete(text):
                 raise NotRecorded(f"its {what} was {incomplete}")
         if line.query:
-            self._check_query(line)
+            lacks = self._queries.get((line.host, line.query))
+            if lacks is None:
+                if len(self._queries) >= _MOST_REMEMBERED:
+                    self._queries.clear()
+                lacks = self._queries[line.host, line.query] = self._lacks(line.host, line.query)
+            if lacks:
+                raise NotRecorded(lacks)
         if "…" in headers:
             raise NotRecorded("it had more headers than were recorded")
         changed = ()
@@ -168,29 +181,36 @@ class Replay:
             line.query,
             line.http,
             changed,
-            line.body_bytes,
+            line.body_bytes if self._has_limit(line.host) else 0,
             headers.get("upgrade", ""),
         )
 
-    def _check_query(self, line: Recorded) -> None:
-        """Raises NotRecorded where what a line lacks of the query could count: for a rule's `query`, or as a method."""
-        query = line.query
+    def _has_limit(self, host: str) -> bool:
+        """Whether the length of a body counts for a host, so that requests which differ in it alone differ."""
+        found = self._limits.get(host)
+        if found is None:
+            entries = self.policy.entries_for(host)
+            found = self._limits[host] = any(rule.max_body is not None for entry in entries for rule in entry.rules)
+        return found
+
+    def _lacks(self, host: str, query: str) -> str:
+        """What a line lacks of the query that could count, for a rule's `query` or as a method; nothing where it has
+        all that does."""
         incomplete = _incomplete(query)
         if not incomplete:
-            return
+            return ""
         if incomplete != "redacted" or _SECRET_NAME.search(query):
-            raise NotRecorded(f"its query was {incomplete}")
-        keys = self._keys.get(line.host)
+            return f"its query was {incomplete}"
+        keys = self._keys.get(host)
         if keys is None:
-            rules = [rule for entry in self.policy.entries_for(line.host) for rule in entry.rules]
-            keys = self._keys[line.host] = frozenset({"_method", *(key for rule in rules for key, _ in rule.query)})
+            rules = [rule for entry in self.policy.entries_for(host) for rule in entry.rules]
+            keys = self._keys[host] = frozenset({"_method", *(key for rule in rules for key, _ in rule.query)})
         try:
             fields = Query(query)
             counts = any(REDACTED in value for key in keys for value in fields.values(key))
         except Ambiguous:  # the judge says so too, where it looks
-            return
-        if counts:
-            raise NotRecorded("a value of its query that a rule asks for was redacted")
+            return ""
+        return "a value of its query that a rule asks for was redacted" if counts else ""
 
 
 def _incomplete(text: str) -> str:
@@ -205,6 +225,10 @@ def _incomplete(text: str) -> str:
 def _request(asked: _Asked) -> Request:
     """The request as the judge had it. What names the host agreed, or the rules would not have been asked; of the headers
     only those are left that rules are asked about."""
-    host = f"[{asked.host}]" if ":" in asked.host else asked.host
-    own_port = asked.port == DEFAULT_PORTS.get(asked.scheme)
-    return Request(*asked[:9], host_header=host if own_port else f"{host}:{asked.port}", upgrade=asked.upgrade)
+    authority = _authority(asked.scheme, asked.host, asked.port)
+    return Request(*asked[:9], host_header=authority, upgrade=asked.upgrade)
+
+
+def _authority(scheme: str, host: str, port: int) -> str:
+    host = f"[{host}]" if ":" in host else host
+    return host if port == DEFAULT_PORTS.get(scheme) else f"{host}:{port}"
