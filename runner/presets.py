@@ -55,7 +55,7 @@ class Preset:
     @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts that it names itself."""
-        return tuple(re.findall(r'^  - host: "?([a-z0-9*][^" {}]*)', self.body, re.MULTILINE))
+        return tuple(re.findall(r'^  - host: "?([a-z0-9*][^" {}\n]*)', self.body, re.MULTILINE))
 
     @property
     def may_inject(self) -> str | None:
