@@ -32,7 +32,7 @@ def add(data: bytes, path: Path, root: Path, texts: Sequence[str], preset: str) 
     done = Addition(data)
     above: list[tuple[int | None, str]] = []
     for text in texts:
-        (entry,) = read_policy([(path, f"networkPolicies:\n{text}".encode())]).entries
+        (entry,) = read_policy([(Path(f"{preset}.yaml"), f"networkPolicies:\n{text}".encode())]).entries
         if (same := _same(policy, entry)) is not None:
             if not _injects_alike(same, entry):
                 done.notes.append(_of_inject(same, entry))

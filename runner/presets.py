@@ -98,6 +98,11 @@ def entries_text(
             f"several registries are configured, and only one of them can be meant to see the credential {wanted.may_inject}",
             hint=f"add them one by one: `impyard policy preset add {wanted.name} --inject --host URL`",
         )
+    if inject and any(place.scheme == "http" for name in wanted.placeholders for place in places.get(name, ())):
+        raise ImpyardError(
+            "the registry is reached over plain http, where a credential would be read by others",
+            hint="leave --inject out; or write `inject` with over_http: true into the entry, if that network is trusted",
+        )
     written = []
     for item in _items(wanted.body):
         item = _with_repos(_injecting(item, inject), repos)
