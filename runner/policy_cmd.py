@@ -15,7 +15,9 @@ COMMANDS: dict[str, Entry] = {
     ),
     "allow": Entry("impyard.runner.policy_allow_cmd:allow", "Allow just what a denied request asked for."),
     "deny": Entry("impyard.runner.policy_allow_cmd:deny", "Deny just what an allowed request asked for."),
-    "replay": Entry("impyard.runner.policy_replay_cmd:replay", "Judge recorded decisions again under an edited policy."),
+    "replay": Entry(
+        "impyard.runner.policy_replay_cmd:replay", "Judge recorded decisions again under an edited policy."
+    ),
     "preset": Entry("impyard.runner.policy_preset_cmd:preset", "Ready entries for services and registries."),
     "schema": Entry("impyard.runner.policy_schema:schema", "Print the JSON Schema that editors check a policy with."),
 }

@@ -100,7 +100,9 @@ def show(
     from impyard.runner.project import find_root
 
     root = find_root(project)
-    for name, (wanted, texts, notes, _) in zip(names, _filled(names, root, hosts, files, look, repos, inject), strict=True):
+    for name, (wanted, texts, notes, _) in zip(
+        names, _filled(names, root, hosts, files, look, repos, inject), strict=True
+    ):
         presets.as_policy(wanted, texts)
         for note in notes:
             click.echo(as_typed(f"note: {name}: {note}"), err=True)
@@ -184,7 +186,7 @@ def _filled(
     repos: Sequence[str],
     inject: bool,
 ) -> list[tuple[Any, list[str], list[str], list[Any]]]:
-    """(preset, its entries' texts, notes, its expectations) of each name. Raises ImpyardError before anything is done."""
+    """(preset, its entries' texts, notes, its expectations) of each name. Raises ImpyardError."""
     from impyard.runner import preset_places, presets
 
     wanted = [presets.preset(name) for name in dict.fromkeys(names)]

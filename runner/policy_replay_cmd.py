@@ -25,7 +25,9 @@ _SHOWN = 20  # groups of each kind; --all shows every one
 @click.command()
 @project_option
 @policy_option
-@click.option("--run", "run", metavar="ID", help="Only this run; the beginning of its id will do, `last` is the newest.")
+@click.option(
+    "--run", "run", metavar="ID", help="Only this run; the beginning of its id will do, `last` is the newest."
+)
 @click.option("--since", type=When(), metavar="TIME", help="Only decisions since then: 2h, 7d, 2026-11-30.")
 @click.option(
     "--fail-on",
@@ -62,9 +64,7 @@ def replay(
     root, files = located(project, policies)
     policy = load_policy(files, root=root)
     log = root / "runs" / "decisions.jsonl"
-    selection = Selection(
-        runs.resolve(root, run) if run is not None else None, own_checks=False, since=since
-    )
+    selection = Selection(runs.resolve(root, run) if run is not None else None, own_checks=False, since=since)
     collecting = gc.isenabled()
     gc.disable()  # what is remembered is much and has no circles: looking for some would take a third of the time
     try:
@@ -152,7 +152,7 @@ class Tally:
 
 
 def replayed(log: Path, selection: Any, policy: Any) -> Tally:
-    """What becomes of the selected decisions of a log under a policy. Raises ImpyardError for a log that cannot be read."""
+    """What becomes of the selected decisions of a log under a policy. Raises ImpyardError for a log it cannot read."""
     import msgspec
 
     from impyard.runner import decisions_read

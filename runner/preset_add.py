@@ -1,8 +1,8 @@
-"""Putting a preset's entries into a policy: which of them are new, where they stand, and what a person's rules say to them.
+"""Putting a preset's entries into a policy: which of them are new, where they stand, and what your rules say to them.
 
-Last match wins, so an entry at the end would win over a DENY that somebody wrote above it. An entry about hosts that the
-policy is about already goes above those: what stands in the policy goes on to decide all that it decided, and the preset
-adds only what was without a rule. Pure: bytes in, bytes out.
+Last match wins, so an entry at the end would win over a DENY that somebody wrote above it. An entry about a host that
+the policy is about already goes above those: what stands in the policy goes on to decide all that it decided, and the
+preset adds only what was without a rule. Pure: bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from impyard.addon.rules import Entry, Rule
 from impyard.runner.policyedit import insert_text
 from impyard.runner.policyexpect import Expectation, judged
 
+
 @dataclass(slots=True)
 class Addition:
-    """What adding a preset does. data: the new bytes, the old ones where nothing is new. added: its new entries' hosts. notes:
-    what a person should know, one sentence each."""
+    """What adding a preset does. data: the new bytes, the old ones where nothing is new. added: the hosts of its new
+    entries. notes: what a person should know, one sentence each."""
 
     data: bytes
     added: list[str] = field(default_factory=list)
@@ -41,8 +42,8 @@ def add(data: bytes, path: Path, root: Path, texts: Sequence[str], preset: str) 
         if first is not None:
             met = policy.entries[first]
             done.notes.append(
-                f"{met.at} is about {_named(met.host)} too: the preset's entry goes above it, so that what you wrote there "
-                "goes on to win"
+                f"{met.at} is about {_named(met.host)} too: the preset's entry goes above it, so that what you wrote "
+                "there goes on to win"
             )
         above.append((first, text))
         done.added.append(entry.host)
@@ -57,8 +58,8 @@ def add(data: bytes, path: Path, root: Path, texts: Sequence[str], preset: str) 
 
 
 def held_back(data: bytes, path: Path, root: Path, expected: Sequence[Expectation]) -> list[str]:
-    """What of a preset's expectations the policy does not meet, for people: denied by rules that stand in it, or allowed
-    by them though the preset would not."""
+    """What of a preset's expectations the policy does not meet, for people: denied by rules that stand in it, or
+    allowed by them though the preset would not."""
     policy = read_policy([(path, data)], root=root)
     denied: dict[str, list[str]] = {}
     allowed: dict[str, list[str]] = {}

@@ -1,8 +1,8 @@
 """The shipped presets: small policies with placeholders, and what they become with places put in.
 
-A preset is a file of policies/presets/, whose comments say why each line is there; NAME_test.yaml beside it holds requests with
-the verdict that it gives. Placeholders are `host: "{npm}"`, an entry that is written once for each place of that name;
-`{prefix}` and others in a path; and `{repo}`, the repositories that the user named.
+A preset is a file of policies/presets/, whose comments say why each line is there; NAME_test.yaml beside it holds
+requests with the verdict that it gives. Placeholders are `host: "{npm}"`, an entry that is written once for each place
+of that name; `{prefix}` and others in a path; and `{repo}`, the repositories that the user named.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ def entries_text(
     """
     if inject and sum(len(places.get(name, ())) for name in wanted.placeholders) > 1 and wanted.may_inject:
         raise ImpyardError(
-            f"several registries are configured, and only one of them can be meant to see the credential {wanted.may_inject}",
+            f"several registries are configured, and one alone is meant to see the credential {wanted.may_inject}",
             hint=f"add them one by one: `impyard policy preset add {wanted.name} --inject --host URL`",
         )
     if inject and any(place.scheme == "http" for name in wanted.placeholders for place in places.get(name, ())):
         raise ImpyardError(
             "the registry is reached over plain http, where a credential would be read by others",
-            hint="leave --inject out; or write `inject` with over_http: true into the entry, if that network is trusted",
+            hint="leave --inject out; or write `inject` with over_http: true into the entry, if you trust that network",
         )
     written = []
     for item in _items(wanted.body):

@@ -44,7 +44,7 @@ def read(machine: Machine, found: Found) -> None:
 
 
 def files_of(machine: Machine, found: Found, looked: dict[Place, str]) -> None:
-    """Fill `cargo-files`. looked: the config.json of indexes that were asked. Raises ImpyardError where none is known."""
+    """Fill `cargo-files`. looked: the config.json of indexes that were asked. Raises ImpyardError without."""
     for index in found.places.get("cargo", ()):
         text = looked.get(index) or _cached(machine, index)
         if not text:

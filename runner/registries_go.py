@@ -20,7 +20,9 @@ def read(machine: Machine, found: Found) -> None:
     if not found.places.get("go"):
         raise missing("proxy for Go modules", name="go")
     if "direct" in proxies:
-        found.notes.append("GOPROXY ends in direct: modules that no proxy has are denied, as the preset has no other host")
+        found.notes.append(
+            "GOPROXY ends in direct: modules that no proxy has are denied, as the preset has no other host"
+        )
     sums = values.get("GOSUMDB", "").split()
     if not sums:
         found.notes.append("GOSUMDB is not known here: the checksum database is asked by the proxy only")

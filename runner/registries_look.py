@@ -8,7 +8,7 @@ import urllib.parse
 import urllib.request
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.registries import Place, place_of
+from impyard.runner.registries import place_of
 
 _LIMIT_S = 20
 _MAX_PAGE = 8 << 20

@@ -37,7 +37,9 @@ def read(machine: Machine, found: Found) -> None:
         found.add("pip", place_of(address, found.notes))
     if not found.places.get("pip"):
         raise missing("index of Python packages", name="pip")
-    found.notes.insert(0, f"pip's indexes, by its configuration: {', '.join(place.url for place in found.places['pip'])}")
+    found.notes.insert(
+        0, f"pip's indexes, by its configuration: {', '.join(place.url for place in found.places['pip'])}"
+    )
 
 
 def files_of(machine: Machine, found: Found, looked: dict[Place, list[Place]]) -> None:
@@ -77,9 +79,9 @@ def files_named(index: Place, page: str, url: str) -> list[Place]:
         first = parts.path.lstrip("/").partition("/")[0] if parts.path.count("/") > 1 else ""
         place = place_of(f"{parts.scheme}://{parts.netloc}/{first}")
         usual = beside(index)
-        if (place.scheme, place.host, place.port) == (usual.scheme, usual.host, usual.port):
-            if parts.path.lstrip("/").startswith(usual.prefix):
-                place = usual
+        same = (place.scheme, place.host, place.port) == (usual.scheme, usual.host, usual.port)
+        if same and parts.path.lstrip("/").startswith(usual.prefix):
+            place = usual
         if place not in found:
             found.append(place)
     if not found:

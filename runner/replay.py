@@ -1,7 +1,8 @@
 """Recorded decisions judged again under another policy, by the judge itself.
 
-What a line does not hold is not guessed: a value that was redacted or cut where it would count, or a denial for something
-that only that moment knew. Such a decision cannot be judged again, and says why. Nothing here reads files or prints.
+What a line does not hold is not guessed: a value that was redacted or cut where it would count, or a denial for
+something that only that moment knew. Such a decision cannot be judged again, and it is said why. Nothing here reads
+files or prints.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ class NotRecorded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What becomes of a recorded decision. allowed: the verdict now, None when it cannot be known, for the reason `why`.
-    decision: the judge's, None where it was not asked. otherwise: allowed as before, yet with another credential or to
-    another place."""
+    """What becomes of a recorded decision. allowed: the verdict now, None when it cannot be known, and `why`. decision:
+    the judge's, None where it was not asked. otherwise: allowed as before, yet with another credential or to another
+    place."""
 
     allowed: bool | None
     decision: Decision | None = None
@@ -165,7 +166,7 @@ class Replay:
                 raise NotRecorded(lacks)
         if "…" in headers:
             raise NotRecorded("it had more headers than were recorded")
-        changed = ()
+        changed: tuple[tuple[str, str], ...] = ()
         if not OVERRIDES.isdisjoint(headers):
             changed = tuple((name, value) for name, value in headers.items() if name in OVERRIDES)
             for _, value in changed:
@@ -223,8 +224,8 @@ def _incomplete(text: str) -> str:
 
 
 def _request(asked: _Asked) -> Request:
-    """The request as the judge had it. What names the host agreed, or the rules would not have been asked; of the headers
-    only those are left that rules are asked about."""
+    """The request as the judge had it. What names the host agreed, or the rules would not have been asked; of the
+    headers only those are left that rules are asked about."""
     authority = _authority(asked.scheme, asked.host, asked.port)
     return Request(*asked[:9], host_header=authority, upgrade=asked.upgrade)
 

@@ -1,4 +1,4 @@
-"""Real tools behind a gateway with the shipped presets: git clones and cannot push, npm and pip install and cannot publish."""
+"""Real tools behind a gateway with presets: git clones and cannot push, npm and pip install and cannot publish."""
 
 from __future__ import annotations
 

@@ -163,7 +163,10 @@ def test_a_registry_comes_from_the_configuration_without_its_password(
         (["github", "--host", "https://registry.example.org"], "has its hosts itself"),
         (["npm", "--files", "https://registry.example.org"], "has no files elsewhere"),
         (["apt", "--host", "https://registry.example.org/%2e%2e/"], "can be read in several ways"),
-        (["npm", "--inject", "--host", "http://registry.example.org"], "over plain http, where a credential would be read by others"),
+        (
+            ["npm", "--inject", "--host", "http://registry.example.org"],
+            "over plain http, where a credential would be read by others",
+        ),
         (["github", "--policy", "a.yaml", "--policy", "b.yaml"], "there is no policy at"),
     ],
 )

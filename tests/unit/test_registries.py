@@ -39,7 +39,7 @@ def urls(found: Found, name: str) -> list[str]:
     return [place.url for place in found.places.get(name, ())]
 
 
-# -- npm ----------------------------------------------------------------------------------------------------------------
+# -- npm -------------------------------------------------------------------------------------------------------------
 
 
 def test_npm_says_itself_what_its_registries_are(machine: Machine) -> None:
@@ -73,7 +73,7 @@ def test_without_any_registry_it_says_how_to_name_one(machine: Machine) -> None:
         assert f"preset add {name} --host " in str(caught.value.hint)
 
 
-# -- pip ----------------------------------------------------------------------------------------------------------------
+# -- pip -------------------------------------------------------------------------------------------------------------
 
 
 def test_pip_says_itself_what_its_indexes_are(machine: Machine) -> None:
@@ -118,7 +118,7 @@ def test_pips_own_default_is_read_from_pip(machine: Machine, tmp_path: Path) -> 
 
 def test_a_page_of_an_index_says_where_its_files_lie() -> None:
     index = place_of("https://registry.example.org/api/pypi/simple")
-    page = '<a href="../../packages/ab/x-1.whl#sha256=0">x</a> <a href=\'https://files.example.org/packages/x.whl\'>'
+    page = "<a href=\"../../packages/ab/x-1.whl#sha256=0\">x</a> <a href='https://files.example.org/packages/x.whl'>"
     found = registries_pip.files_named(index, page, f"{index.url}pip/")
     assert [place.url for place in found] == [
         "https://registry.example.org/api/pypi/",
@@ -126,7 +126,7 @@ def test_a_page_of_an_index_says_where_its_files_lie() -> None:
     ]
 
 
-# -- cargo --------------------------------------------------------------------------------------------------------------
+# -- cargo -----------------------------------------------------------------------------------------------------------
 
 
 def test_cargos_replaced_source_and_registries_are_read(machine: Machine) -> None:
@@ -134,7 +134,10 @@ def test_cargos_replaced_source_and_registries_are_read(machine: Machine) -> Non
         machine.root / ".cargo" / "config.toml",
         '[source.crates-io]\nreplace-with = "mirror"\n[registries.own]\nindex = "sparse+https://own.example.org/index/"\n',
     )
-    put(machine.home / ".cargo" / "config.toml", '[source.mirror]\nregistry = "sparse+https://registry.example.org/m/"\n')
+    put(
+        machine.home / ".cargo" / "config.toml",
+        '[source.mirror]\nregistry = "sparse+https://registry.example.org/m/"\n',
+    )
     cache = machine.home / ".cargo" / "registry" / "index"
     put(cache / "registry.example.org-0a" / "config.json", '{"dl": "https://registry.example.org/m/dl"}')
     found = Found()
@@ -162,14 +165,16 @@ def test_an_index_in_git_is_no_place_for_the_preset(machine: Machine) -> None:
         registries_cargo.read(machine, Found())
 
 
-# -- go, apt ------------------------------------------------------------------------------------------------------------
+# -- go, apt ---------------------------------------------------------------------------------------------------------
 
 
 def test_gos_proxies_and_checksums_are_read(machine: Machine) -> None:
     put(machine.home / ".config" / "go" / "env", "GOPROXY=https://old.example.org\n")
     named = {**machine.env, "GOPROXY": "https://registry.example.org/go,https://b.example.org|direct"}
     found = Found()
-    registries_go.read(Machine({**named, "GOSUMDB": "sums.example.org+0a+key https://s.example.org"}, machine.root), found)
+    registries_go.read(
+        Machine({**named, "GOSUMDB": "sums.example.org+0a+key https://s.example.org"}, machine.root), found
+    )
     assert urls(found, "go") == ["https://registry.example.org/go/", "https://b.example.org/"]
     assert urls(found, "go-sums") == ["https://s.example.org/"]
     found = Found()
@@ -182,8 +187,10 @@ def test_apts_sources_are_read_in_both_forms(machine: Machine) -> None:
     apt = machine.etc / "apt"
     put(
         apt / "sources.list",
-        f"# deb http://no.example.org x y\ndeb [arch=amd64 signed-by=/a] http://u:{PASSWORD}@registry.example.org/debian stable main\n"
-        "deb-src http://registry.example.org/debian stable main\ndeb https://flat.example.org/r ./\ndeb cdrom:[x]/ stable main\n",
+        "# deb http://no.example.org x y\n"
+        f"deb [arch=amd64 signed-by=/a] http://u:{PASSWORD}@registry.example.org/debian stable main\n"
+        "deb-src http://registry.example.org/debian stable main\n"
+        "deb https://flat.example.org/r ./\ndeb cdrom:[x]/ stable main\n",
     )
     put(
         apt / "sources.list.d" / "a.sources",
@@ -203,7 +210,7 @@ def test_apts_sources_are_read_in_both_forms(machine: Machine) -> None:
     assert any("cdrom" in note for note in found.notes)
 
 
-# -- addresses ----------------------------------------------------------------------------------------------------------
+# -- addresses -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

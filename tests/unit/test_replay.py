@@ -22,10 +22,18 @@ from impyard.addon.request import Request
 from impyard.addon.rules import Inject, Upstream
 from impyard.runner import cli
 from impyard.runner.replay import AFTER_RULES, BEFORE_RULES, BY_RULES, UNSEEN, Judged, Recorded, Replay
-from tests.attacks.test_properties_policy import Asked, asked, odd_paths, odd_queries, plain_paths, plain_queries
+from tests.attacks.test_properties_policy import (
+    asked,
+    odd_paths,
+    odd_queries,
+    plain_paths,
+    plain_queries,
+    request_for,
+    written,
+)
 from tests.attacks.test_properties_policy import policies as some_policies
-from tests.attacks.test_properties_policy import request_for, written
 from tests.support.fuzz import examples
+from tests.support.policymodel import Asked
 
 decode = msgspec.json.Decoder(Recorded).decode
 RUN = "20261130-080000-abcd"
@@ -69,7 +77,7 @@ def again(request: Request, new: str, old: str = OLD, decision: Decision | None 
     return Replay(loaded(new))(recorded(decision or judge(request, loaded(old)), request))
 
 
-# -- the same word as the judge's ---------------------------------------------------------------------------------------
+# -- the same word as the judge's ------------------------------------------------------------------------------------
 
 
 any_asked = st.one_of(asked(plain_paths, plain_queries), asked(odd_paths, odd_queries))
@@ -118,12 +126,15 @@ secrets = st.sampled_from(["token=abc", "page=7", "token=7", "_method[token]=PUT
 paths = st.sampled_from(["/q", "/pub/a", "/pub/sk-" + "a" * 20, "/pub/a;token=1", "/pub/" + "a" * 5000, "/up",
                          "/pub/" + "*" * 8, "/pub//u:p@h/x"])  # fmt: skip
 
+some_headers = st.sampled_from(
+    [(), (("x-original-url", "/pub/a?token=1"),), (("x-original-url", "/a"), ("x-original-url", "/pub/b")),
+     (("a", "b"),) * 70, (("a", "b"),) * 70 + (("x-http-method", "PUT"),)]
+)  # fmt: skip
+
 
 @examples(80)
 @given(st.sampled_from(["GET", "POST", "sk-" + "a" * 20]), paths, st.lists(secrets, max_size=4).map("&".join),
-       st.sampled_from([(), (("x-original-url", "/pub/a?token=1"),), (("x-original-url", "/a"), ("x-original-url", "/pub/b")),
-                        (("a", "b"),) * 70, (("a", "b"),) * 70 + (("x-http-method", "PUT"),)]),
-       st.sampled_from([0, 10, 11, None]))  # fmt: skip
+       some_headers, st.sampled_from([0, 10, 11, None]))  # fmt: skip
 def test_what_was_not_recorded_as_it_was_is_never_guessed(
     method: str, path: str, query: str, headers: tuple[tuple[str, str], ...], body: int | None
 ) -> None:
@@ -165,7 +176,7 @@ def test_a_line_of_another_version_is_not_judged() -> None:
     assert "a reason that this one does not know" in replay(msgspec.structs.replace(line, reason="moon")).why
 
 
-# -- what was decided before or after the rules -------------------------------------------------------------------------
+# -- what was decided before or after the rules ----------------------------------------------------------------------
 
 
 def test_every_reason_has_its_treatment() -> None:
@@ -194,7 +205,10 @@ def test_a_secret_stays_denied_but_where_the_policy_lets_it_go() -> None:
     assert again(get("/pub/x"), passing, decision=decision).allowed is None
     value = replace(decision, secret=Secret("github", "value", "body"))
     assert again(get("/pub/x"), passing, decision=value).allowed is False
-    assert again(get("/pub/x"), bound.replace("ALLOW", "DENY").replace(", websocket: true", ""), decision=value).allowed is False
+    assert (
+        again(get("/pub/x"), bound.replace("ALLOW", "DENY").replace(", websocket: true", ""), decision=value).allowed
+        is False
+    )
 
 
 def test_a_private_address_stays_one_unless_the_policy_leads_elsewhere() -> None:
@@ -223,10 +237,12 @@ def test_another_credential_or_place_is_told_of_an_allowed_request() -> None:
     assert again(get("/pub/x"), ALL, decision=allowed).otherwise is False
     led = replace(allowed, upstream=Upstream("http", "127.0.0.1", 9))
     assert again(get("/pub/x"), ALL, decision=led).otherwise is True
-    assert again(get("/pub/x"), ALL.replace("    policies", "    inject: github\n    policies"), decision=allowed).otherwise
+    assert again(
+        get("/pub/x"), ALL.replace("    policies", "    inject: github\n    policies"), decision=allowed
+    ).otherwise
 
 
-# -- the command --------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
