@@ -8,6 +8,7 @@ them. What the agent got is kept outside of its reach, in runs/<id>/base, for `r
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -121,7 +122,12 @@ def _start_tree(project: Project, wanted: Clone, scratch: Scratch) -> str:
         "GIT_OBJECT_DIRECTORY": str(scratch.objects),
         "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_folders([project.objects]),
     }
-    project.git("add", "--all", "--", ".", ":(exclude)runs", env=env, doing="take along what is not committed")
+    # An `:(exclude)runs` would be an error where runs/ is ignored already.
+    ignored = scratch.folder / "ignored"
+    runs = re.sub(r"([\\*?\[\]!# ])", r"\\\1", f"{project.prefix}runs/")
+    ignored.write_bytes(b"".join(line + b"\n" for line in _lines_of(_own_ignored(project))) + os.fsencode(f"/{runs}\n"))
+    setting = f"core.excludesFile={ignored}"
+    project.git("-c", setting, "add", "--all", "--", ".", env=env, doing="take along what is not committed")
     words = ["write-tree", *([f"--prefix={project.prefix}"] if project.prefix else [])]
     return project.git(*words, env=env, doing="take along what is not committed").decode().strip()
 
@@ -142,18 +148,21 @@ def _new_repository(workspace: Path, project: Project, paths: RunPaths) -> Path:
 
 def _ignored(project: Project) -> bytes:
     """What the caller has git leave alone beside the project's own .gitignore: the same counts for the clone."""
-    files = [project.common / "info" / "exclude"]
-    if own := project.setting("core.excludesFile", "path"):
-        files.insert(0, Path(own))
-    else:
-        home = os.environ.get("XDG_CONFIG_HOME") or f"{os.environ.get('HOME', '/nonexistent')}/.config"
-        files.insert(0, Path(home) / "git" / "ignore")
+    files = [_own_ignored(project), project.common / "info" / "exclude"]
     lines = [line for file in files for line in _lines_of(file)]
     for depth in range(len(Path(project.prefix).parts)):
         # Of the folders above a project that is a part of a repository: those that hold at any depth.
         above = project.top.joinpath(*Path(project.prefix).parts[:depth])
         lines += [line for line in _lines_of(above / ".gitignore") if b"/" not in line.rstrip(b" /")]
     return b"".join(line + b"\n" for line in lines)
+
+
+def _own_ignored(project: Project) -> Path:
+    """The caller's file with what git leaves alone everywhere (gitignore(5))."""
+    if own := project.setting("core.excludesFile", "path"):
+        return Path(own)
+    home = os.environ.get("XDG_CONFIG_HOME") or f"{os.environ.get('HOME', '/nonexistent')}/.config"
+    return Path(home) / "git" / "ignore"
 
 
 def _lines_of(file: Path) -> list[bytes]:

@@ -73,7 +73,7 @@ def test_a_secret_comes_along_when_it_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_not_committed_comes_on_request(tmp_path: Path) -> None:
-    root = new_repository(tmp_path / "p", {**FILES, ".gitignore": "*.o\n", "gone.txt": "1\n"})
+    root = new_repository(tmp_path / "p", {**FILES, ".gitignore": "*.o\nruns/\n", "gone.txt": "1\n"})
     (root / "README.md").write_text("changed\n")
     (root / "staged.txt").write_text("staged\n")
     (root / "new.txt").write_text("new\n")
@@ -86,8 +86,22 @@ def test_what_is_not_committed_comes_on_request(tmp_path: Path) -> None:
     assert names(paths.workspace) == {"README.md", "src/a.py", ".npmrc", ".gitignore", "staged.txt", "new.txt"}
     assert (paths.workspace / "README.md").read_text() == "changed\n"
     assert git(paths.workspace, "status", "--short") == ""
-    after = git(root, "status", "--porcelain").replace("?? runs/", "").strip(), git(root, "count-objects")
+    after = git(root, "status", "--porcelain"), git(root, "count-objects")
     assert after == before, "nothing of the caller's has changed"
+
+
+def test_other_runs_never_come_along(tmp_path: Path) -> None:
+    root = new_repository(tmp_path / "p [1]" / "sub", FILES).parent
+    top = new_repository(root, {"runs/old": "tracked\n"})
+    (root / "sub" / "runs" / "other").mkdir(parents=True)
+    (root / "sub" / "runs" / "other" / "log").touch()
+    (root / "runs" / "new").write_text("new\n")
+    for folder in (top, root / "sub"):
+        for number, wanted in enumerate((Clone(), Clone(changes=True)), 1):
+            paths, _ = clone_of(folder, wanted, number=number)
+            assert not (paths.workspace / "runs").exists() and (paths.workspace / "README.md").exists() == (
+                folder != top
+            )
 
 
 def test_the_history_comes_on_request(tmp_path: Path) -> None:
