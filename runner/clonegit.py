@@ -28,6 +28,7 @@ SHOWN_WORDS = 300  # of what git says
 BIG_FILE = "32m"  # git shows no text difference of a larger one
 # As the bytes are: what is in the box is what is in git's objects, so that no filter is ever needed.
 RAW_ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
+LS_TREE = ("ls-tree", "-r", "-l", "-z", "--full-tree")
 _NOBODY = {"NAME": "impyard", "EMAIL": "impyard@localhost"}
 
 
@@ -132,15 +133,38 @@ class Project:
         at_top: bool = False,
     ) -> tuple[int, bytes]:
         """The exit status, one of `fine`, and the answer."""
-        own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        own = _environment()
         own |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_LITERAL_PATHSPECS": "0", "LC_ALL": "C"}
         quiet = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "advice.addEmbeddedRepo=false")
         folder = self.top if at_top else self.root
         return _run(["git", *quiet, *words], {**own, **(env or {})}, folder, stdin, doing, fine)
 
+    def tree(self, commit: str | None) -> Tree:
+        """The project's files in a commit."""
+        if commit is None:
+            return {}
+        name = f"{commit}:{self.prefix}" if self.prefix else f"{commit}^{{tree}}"
+        if self.prefix and self._try("rev-parse", "--quiet", "--verify", name) is None:
+            return {}
+        return parsed_tree(self.git(*LS_TREE, name, doing=f"read commit {commit[:12]}"))
+
+    def index(self) -> tuple[Tree, set[bytes]]:
+        """The project's files as they are staged, and those that a merge has left open."""
+        staged, is_open = Tree(), set[bytes]()
+        for line in self.git("ls-files", "--stage", "-z", doing="read the index").split(b"\0")[:-1]:
+            facts, _, path = line.partition(b"\t")
+            mode, item, stage = facts.decode("ascii").split()
+            if stage == "0":
+                staged[path] = Entry(mode, item)
+            else:
+                is_open.add(path)
+        return staged, is_open
+
     def setting(self, name: str, kind: str = "") -> str | None:
         """One of the caller's settings, by git's own reading."""
-        return self._try("config", *([f"--type={kind}"] if kind else []), "--get", name)
+        words = ["git", "config", *([f"--type={kind}"] if kind else []), "--get", name]
+        status, out = _run(words, _environment(), self.root, b"", f"read {name}", (0, 1))
+        return os.fsdecode(out.rstrip(b"\n")) if status == 0 else None
 
     def _try(self, *words: str) -> str | None:
         status, out = self.ask(*words, doing="answer", fine=(0, 1, 128))
@@ -155,7 +179,7 @@ class Scratch(AbstractContextManager["Scratch"]):
 
     def __init__(self, form: str, others: Sequence[Path]) -> None:
         self.form = form
-        self._others = others
+        self.others = others
         self._number = 0
 
     def __enter__(self) -> Scratch:
@@ -204,7 +228,7 @@ class Scratch(AbstractContextManager["Scratch"]):
             "GIT_LITERAL_PATHSPECS": "1",
             "GIT_ALLOW_PROTOCOL": "none",
             "GIT_PAGER": "cat",
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_folders(self._others),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_folders(self.others),
             **{f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in _NOBODY.items()},
         }
         if index is not None:
@@ -222,21 +246,34 @@ class Scratch(AbstractContextManager["Scratch"]):
         fine: Sequence[int] = (0,),
     ) -> bytes:
         """git's answer."""
-        return _run(["git", *words], {**self.env(index, work), **(more or {})}, self._cwd(work), stdin, doing, fine)[1]
+        return self.ask(*words, stdin=stdin, index=index, work=work, more=more, doing=doing, fine=fine)[1]
 
-    def start(self, *words: str | bytes, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    def ask(
+        self,
+        *words: str | bytes | Path,
+        stdin: bytes = b"",
+        index: Path | None = None,
+        work: Path | None = None,
+        more: Mapping[str, str] | None = None,
+        doing: str = "read what the run left",
+        fine: Sequence[int] = (0,),
+    ) -> tuple[int, bytes]:
+        """The exit status, one of `fine`, and the answer."""
+        env = {**self.env(index, work), **(more or {})}
+        return _run(["git", *words], env, work or self.work, stdin, doing, fine)
+
+    def start(
+        self, *words: str | bytes, stdin: int = subprocess.DEVNULL, more: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         """git as a process, for an answer that is read as it comes. Its own words are thrown away."""
         return subprocess.Popen(
             ["git", *words],
-            env=self.env(),
+            env={**self.env(), **(more or {})},
             cwd=self.work,
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-
-    def _cwd(self, work: Path | None) -> Path:
-        return work or self.work
 
     def id_of(self, data: bytes) -> str:
         """The id of a file with this content."""
@@ -258,12 +295,7 @@ class Scratch(AbstractContextManager["Scratch"]):
 
     def tree(self, name: str) -> Tree:
         """The files of a tree."""
-        found: Tree = {}
-        for line in self.git("ls-tree", "-r", "-l", "-z", "--full-tree", name).split(b"\0")[:-1]:
-            facts, _, path = line.partition(b"\t")
-            mode, _, item, size = facts.decode("ascii").split()
-            found[path] = Entry(mode, item, int(size) if size.isdigit() else -1)
-        return found
+        return parsed_tree(self.git(*LS_TREE, name))
 
     def write_tree(self, start: str | None, changes: Mapping[bytes, Entry | None]) -> str:
         """The tree `start` with these changes (None: gone); its id."""
@@ -278,6 +310,11 @@ class Scratch(AbstractContextManager["Scratch"]):
         self.git("update-index", "-z", "--replace", "--index-info", stdin=b"".join((*gone, *new)), index=index)
 
 
+def _environment() -> dict[str, str]:
+    """The caller's, without what would lead git to another repository."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+
 def write_repository(folder: Path, form: str, *, branch: str = "none", settings: str = "") -> None:
     """Write what makes `folder`, with its inner folders, a repository."""
     version, extension = ("1", f"[extensions]\n\tobjectformat = {form}\n") if form != "sha1" else ("0", "")
@@ -288,6 +325,16 @@ def write_repository(folder: Path, form: str, *, branch: str = "none", settings:
         f"\tbigFileThreshold = {BIG_FILE}\n{extension}[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n{settings}"
     )
     (folder / "info" / "attributes").write_text(RAW_ATTRIBUTES)
+
+
+def parsed_tree(listing: bytes) -> Tree:
+    """What `git` says with the words of LS_TREE."""
+    found: Tree = {}
+    for line in listing.split(b"\0")[:-1]:
+        facts, _, path = line.partition(b"\t")
+        mode, _, item, size = facts.decode("ascii").split()
+        found[path] = Entry(mode, item, int(size) if size.isdigit() else -1)
+    return found
 
 
 def quoted_folders(folders: Sequence[Path]) -> str:

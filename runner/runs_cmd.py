@@ -36,6 +36,8 @@ _project = click.option(
 
 # Commands that are imported when they are called; the others are below.
 COMMANDS: dict[str, Entry] = {
+    "diff": Entry("impyard.runner.runs_diff:diff", "Show what the agent changed in its clone."),
+    "apply": Entry("impyard.runner.runs_apply:apply", "Take over what the agent changed in its clone."),
     "resume": Entry("impyard.runner.resume_cmd:resume", "Go on with a run's session in a fresh box."),
 }
 
@@ -104,6 +106,9 @@ def show_command(run: str, project: Path | None, as_json: bool) -> int:
         click.echo(json.dumps({**found.receipt, "state": found.state}, indent=2))
         return 0
     pairs = [*_facts(found), ("look", command_line("decisions", "--run", found.id, project=_named(project)))]
+    if found.receipt.get("clone"):
+        for name in ("diff", "apply"):
+            pairs.append((name, command_line("runs", name, found.id, project=_named(project))))
     width = max(len(name) for name, _ in pairs)
     columns, start = columns_of(sys.stdout), " " * (width + 2)
     for name, value in pairs:
@@ -270,6 +275,7 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
     pairs += [("  file", file_text(_mapping(file))) for file in _sequence(receipt.get("files"))]
     pairs += [("  git", f"{name} is new") for name in _sequence(receipt.get("repositories"))]
     pairs += [("  git", f"{name} is a link") for name in _sequence(receipt.get("links"))]
+    pairs += _of_clone(_mapping(receipt.get("clone")))
     for name in ("resumes", "interactive"):
         if value := receipt.get(name):
             pairs.append((name, "yes" if value is True else str(value)))
@@ -277,6 +283,11 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
     for name, path in (("transcript", transcript), ("session", run.paths.session)):
         if path.exists():
             pairs.append((name, str(path)))
+    kept = [_mapping(item) for item in _sequence(receipt.get("kept"))]
+    pairs += [("kept back", f"{item.get('path')} ({item.get('kind')}, {item.get('how')})") for item in kept]
+    if receipt.get("kept_more"):
+        pairs.append(("kept back", f"{receipt['kept_more']} more"))
+    pairs += [("shown", f"{path} on purpose") for path in _sequence(receipt.get("shown"))]
     policy = _mapping(receipt.get("policy"))
     if policy:
         names = ", ".join(str(name) for name in _sequence(policy.get("files")))
@@ -305,6 +316,17 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
         if value:
             pairs.append((name, str(value)))
     return pairs
+
+
+def _of_clone(clone: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if not clone:
+        return []
+    commit, branch = clone.get("commit"), clone.get("branch")
+    what = f"commit {str(commit)[:12]}" if commit else "no commit"
+    what += f" of {branch}" if branch else ""
+    what += " with uncommitted changes" if clone.get("changes") else ""
+    what += ", with its history" if clone.get("history") else ""
+    return [("clone", what), *(("  without", f"{name}") for name in _sequence(clone.get("left_out")))]
 
 
 def duration_text(seconds: Any) -> str:

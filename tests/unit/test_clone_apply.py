@@ -1,0 +1,227 @@
+"""Bringing an agent's changes together with a checkout that has gone on meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner import cloneplaces
+from impyard.runner.cli import main
+from impyard.runner.clone import Clone
+from impyard.runner.project import RunPaths
+from tests.support.repository import clone_of, commit, git, new_repository
+
+LINES = "".join(f"line {number}\n" for number in range(20))
+FILES = {"a.txt": LINES, "b.txt": "b\n", "gone.txt": "gone\n", "dir/x": "x\n", ".gitignore": "runs/\n"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = new_repository(tmp_path_factory.mktemp("made") / "p", FILES)
+    clone_of(root)
+    return root
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> RunPaths:
+    shutil.copytree(made, tmp_path / "p", symlinks=True)
+    return RunPaths(tmp_path / "p", "20260101-000000-0001")
+
+
+def impyard(run: RunPaths, *words: str) -> int:
+    return main(["runs", *words[:1], run.id, "--project", str(run.root), *words[1:]])
+
+
+def test_all_kinds_of_changes_are_taken_over(run: RunPaths, capsys: Any) -> None:
+    work = run.workspace
+    (work / "a.txt").write_text(LINES.replace("line 3", "line three"))
+    (work / "gone.txt").unlink()
+    (work / "dir" / "x").unlink()
+    (work / "dir").rmdir()
+    (work / "dir").write_text("a file now\n")
+    (work / "b.txt").unlink()
+    (work / "b.txt").mkdir()
+    (work / "b.txt" / "in").write_text("in\n")
+    (work / "tool.sh").write_text("#!/bin/sh\n")
+    (work / "tool.sh").chmod(0o755)
+    (work / "-n").write_text("dash\n")
+    (work / "link").symlink_to("a.txt")
+    (work / os.fsdecode(b"caf\xe9")).write_text("latin\n")
+    git(work, "add", "--all")
+    git(work, "commit", "--quiet", "--message=all of it")
+    (work / "later").write_text("not committed\n")
+    assert impyard(run, "apply", "--yes") == 0
+    said = capsys.readouterr().out
+    assert "A tool.sh  (a program)" in said and "A -n  (its name looks like an option)" in said
+    assert "D gone.txt" in said and "A link  (a link)" in said
+    root = run.root
+    left = {os.path.relpath(path, root): path for path in root.rglob("*") if ".git/" not in f"{path}/"}
+    assert sorted(name for name in left if not name.startswith("runs")) == sorted(
+        [".gitignore", "-n", "a.txt", "b.txt", "b.txt/in", os.fsdecode(b"caf\xe9"), "dir", "later", "link", "tool.sh"]
+    )
+    assert "line three" in (root / "a.txt").read_text() and (root / "dir").read_text() == "a file now\n"
+    assert (root / "tool.sh").stat().st_mode & 0o111 and os.readlink(root / "link") == "a.txt"
+    assert git(root, "diff", "--cached") == "", "the index is left alone"
+    assert impyard(run, "apply", "--yes") == 0 and "all of it already" in capsys.readouterr().out
+
+
+def test_what_was_committed_since_is_merged(run: RunPaths, capsys: Any) -> None:
+    (run.workspace / "a.txt").write_text(LINES.replace("line 3\n", "agent\n"))
+    commit(run.root, {"a.txt": LINES.replace("line 15\n", "mine\n")}, "mine")
+    assert impyard(run, "apply", "--yes") == 0 and "M a.txt  (merged with yours)" in capsys.readouterr().out
+    assert (run.root / "a.txt").read_text() == LINES.replace("line 3\n", "agent\n").replace("line 15\n", "mine\n")
+    git(run.root, "checkout", "--quiet", ".")
+    commit(run.root, {"a.txt": LINES.replace("line 3\n", "mine\n")}, "the same line")
+    assert impyard(run, "apply", "--yes") == 1 and "the same lines" in capsys.readouterr().err
+    assert git(run.root, "status", "--short") == ""
+
+
+REFUSED = {
+    "changed": "you have changed it and not committed that",
+    "staged": "you have changed it and not committed that",
+    "removed": "you have changed it and not committed that",
+    "in the way": "a file of yours is there",
+    "gone": "you have removed it, the agent has changed it",
+    "both": "both of you have made it",
+    "binary": "it is no text to merge",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_committed_is_never_touched(run: RunPaths, what: str, capsys: Any) -> None:
+    root, work = run.root, run.workspace
+    (work / "a.txt").write_text("agent\n")
+    (work / "new.txt").write_text("agent\n")
+    (work / "b.txt").write_text("b\0agent\n")
+    if what in ("changed", "staged"):
+        (root / "a.txt").write_text("mine\n")
+        git(root, *(["add", "a.txt"] if what == "staged" else ["status"]))
+    elif what == "removed":
+        (root / "a.txt").unlink()
+    elif what == "in the way":
+        (root / "new.txt").write_text("mine\n")
+    elif what == "gone":
+        git(root, "rm", "--quiet", "a.txt")
+        git(root, "commit", "--quiet", "--message=gone")
+    elif what == "both":
+        commit(root, {"new.txt": "mine\n"}, "mine")
+    else:
+        commit(root, {"b.txt": "b\0mine\n"}, "mine")
+    before = {path: path.read_bytes() for path in root.glob("*.txt")}
+    assert impyard(run, "apply", "--yes") == 1
+    said = capsys.readouterr().err
+    assert REFUSED[what] in said and "1 of the agent's changes" in said and "--branch NAME" in said
+    assert {path: path.read_bytes() for path in root.glob("*.txt")} == before
+    if what not in ("both", "gone", "binary"):
+        git(root, "stash", "--quiet", "--include-untracked")
+        assert impyard(run, "apply", "--yes") == 0, "the control: once it is out of the way"
+
+
+def test_changes_that_the_agent_was_given_are_built_upon(run: RunPaths) -> None:
+    (run.root / "b.txt").write_text("not committed\n")
+    paths, _ = clone_of(run.root, Clone(changes=True), number=2)
+    (paths.workspace / "b.txt").write_text("not committed\nagent\n")
+    assert impyard(paths, "apply", "--yes") == 0
+    assert (run.root / "b.txt").read_text() == "not committed\nagent\n"
+    assert impyard(paths, "apply", "--yes", "--branch", "x") == 1, "its commit has nothing of that"
+
+
+def test_line_ends_are_those_of_your_checkout_and_filters_are_not_run(tmp_path: Path, capsys: Any) -> None:
+    root = new_repository(tmp_path / "p", {".gitattributes": "*.bat eol=crlf\n*.bin filter=mine\n", "y.bat": LINES})
+    commit(root, {"x.bin": "x\n"}, "second")
+    git(root, "config", "filter.mine.smudge", f"touch {tmp_path}/ran; cat")
+    git(root, "checkout", "--quiet", "--force", ".")
+    paths, _ = clone_of(root)
+    (paths.workspace / "y.bat").write_text(LINES.replace("line 3\n", "agent\n"))
+    (paths.workspace / "x.bin").write_text("agent\n")
+    assert impyard(paths, "apply", "--yes") == 0
+    assert (root / "y.bat").read_bytes() == LINES.replace("line 3\n", "agent\n").replace("\n", "\r\n").encode()
+    assert (root / "x.bin").read_text() == "x\n" and not (tmp_path / "ran").exists()
+    assert "x.bin: your git has a filter for it (`mine`), which is not run here" in capsys.readouterr().err
+    commit(root, {}, "taken over")
+    assert git(root, "diff", "--stat", "HEAD~1").splitlines()[0].split("|")[1].split() == ["2", "+-"]
+    assert impyard(paths, "apply", "--yes", "--branch", "all") == 0
+    assert git(root, "show", "all:x.bin") == "agent" and not (tmp_path / "ran").exists()
+    git(root, "checkout", "--quiet", "all")
+    assert (tmp_path / "ran").exists(), "the control: git runs it when you check that out"
+
+
+def test_a_branch_has_the_changes_on_top_of_what_was_cloned(run: RunPaths, capsys: Any) -> None:
+    root, work = run.root, run.workspace
+    was = git(root, "rev-parse", "HEAD")
+    (work / "b.txt").write_text("agent\n")
+    git(work, "commit", "--quiet", "--all", "--message=Mend b\n\nlonger")
+    (work / "gone.txt").unlink()
+    (root / "b.txt").write_text("mine, not committed\n")
+    commit(root, {"a.txt": "mine\n"}, "mine")
+    git(root, "config", "user.name", "Ada")
+    git(root, "config", "user.email", "ada@b.test")
+    hook = root / ".git" / "hooks" / "reference-transaction"
+    hook.parent.mkdir()
+    hook.write_text(f"#!/bin/sh\ntouch {root}/ran\n")
+    hook.chmod(0o755)
+    assert impyard(run, "apply", "--yes", "--branch", "agent/b") == 0
+    assert git(root, "log", "--format=%s", "agent/b").splitlines() == ["Mend b", "first"]
+    assert git(root, "rev-parse", "agent/b~1") == was
+    assert git(root, "diff", "--name-status", was, "agent/b").split() == ["M", "b.txt", "D", "gone.txt"]
+    assert git(root, "rev-parse", "--abbrev-ref", "HEAD") == "main" and not (root / "ran").exists()
+    hook.unlink()
+    git(root, "fsck", "--strict")
+    for name, words in (("agent/b", "already"), ("-x", "cannot be the name"), ("a..b", "cannot be the name")):
+        assert impyard(run, "apply", "--yes", f"--branch={name}") == 1 and words in capsys.readouterr().err
+
+
+def test_a_part_of_a_repository_and_a_worktree(tmp_path: Path) -> None:
+    top = new_repository(tmp_path / "p", {"other": "other\n", "sub/a": "a\n", ".gitattributes": "sub/a eol=crlf\n"})
+    git(top, "checkout", "--quiet", "--force", ".")
+    git(top, "worktree", "add", "--quiet", str(tmp_path / "linked"))
+    for place in (top / "sub", tmp_path / "linked"):
+        paths, _ = clone_of(place)
+        inner = "" if place.name == "sub" else "sub/"
+        (paths.workspace / inner / "a").write_text("agent\n")
+        (paths.workspace / inner / "new").write_text("new\n")
+        assert impyard(paths, "apply", "--yes") == 0
+        assert (place / inner / "a").read_bytes() == b"agent\r\n" and (place / inner / "new").exists()
+    paths, _ = clone_of(top / "sub", number=3)
+    (paths.workspace / "a").write_text("branch\n")
+    assert impyard(paths, "apply", "--yes", "--branch", "x") == 0
+    assert git(top, "show", "x:sub/a") == "branch" and git(top, "show", "x:other") == "other"
+
+
+def test_a_change_of_yours_in_between_is_seen(run: RunPaths) -> None:
+    place = cloneplaces.look(run.root, b"b.txt")
+    (run.root / "b.txt").write_text("mine\n")
+    with pytest.raises(ImpyardError, match="changed meanwhile"):
+        cloneplaces.write(run.root, b"b.txt", b"x", is_program=False, is_link=False, before=place.stamp)
+    with pytest.raises(ImpyardError, match="changed meanwhile"):
+        cloneplaces.remove(run.root, b"b.txt", place.stamp)
+    with pytest.raises(ImpyardError, match="changed meanwhile"):
+        cloneplaces.write(run.root, b"b.txt", b"x", is_program=False, is_link=False, before=None)
+    assert (run.root / "b.txt").read_text() == "mine\n"
+    assert sorted(path.name for path in run.root.iterdir()) == sorted(
+        [".git", ".gitignore", "a.txt", "b.txt", "dir", "gone.txt", "runs"]
+    )
+
+
+def test_without_yes_somebody_must_be_there(run: RunPaths, capsys: Any) -> None:
+    (run.workspace / "b.txt").write_text("agent\n")
+    assert impyard(run, "apply") == 1 and "give --yes" in capsys.readouterr().err
+    assert (run.root / "b.txt").read_text() == "b\n"
+
+
+def test_a_run_without_a_clone_says_so(run: RunPaths, capsys: Any) -> None:
+    receipt = run.receipt.read_text()
+    run.receipt.write_text(receipt.replace('"clone"', '"other"'))
+    for command in ("diff", "apply"):
+        assert impyard(run, command) == 1 and "had no clone" in capsys.readouterr().err
+    run.receipt.write_text(receipt.replace(run.id, "../../../../etc", 99))
+    assert impyard(run, "diff") == 1
+    run.receipt.write_text(receipt)
+    shutil.rmtree(run.workspace)
+    run.workspace.symlink_to("/etc")
+    assert impyard(run, "diff") == 1 and "is gone" in capsys.readouterr().err

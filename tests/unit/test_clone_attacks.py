@@ -1,0 +1,332 @@
+"""What an agent leaves in its clone for git on the host: each trick works on plain git there, and not on impyard."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impyard.runner import clonetree
+from impyard.runner.cli import main
+from impyard.runner.clonecommits import read_commits
+from impyard.runner.clonegit import Entry
+from impyard.runner.clonepaths import bare_repositories, names_git, why_held
+from impyard.runner.project import RunPaths
+from tests.support.repository import clone_of, git, new_repository
+
+FILES = {"README.md": "as it was\n", "src/a.py": "a = 1\n", ".githooks/pre-commit": "#!/bin/sh\n"}
+Trick = Callable[[Path, str], None]
+
+
+def settings(work: Path, text: str) -> None:
+    with open(work / ".git" / "config", "a") as file:
+        file.write(text)
+
+
+def fsmonitor(work: Path, run: str) -> None:
+    settings(work, f'[core]\n\tfsmonitor = "{run}; false"\n')
+
+
+def included(work: Path, run: str) -> None:
+    (work / "more").write_text(f'[core]\n\tfsmonitor = "{run}; false"\n')
+    settings(work, "[include]\n\tpath = ../more\n")
+
+
+def included_if(work: Path, run: str) -> None:
+    (work / "more").write_text(f'[core]\n\tfsmonitor = "{run}; false"\n')
+    settings(work, '[includeIf "gitdir:/"]\n\tpath = ../more\n')
+
+
+def external(work: Path, run: str) -> None:
+    settings(work, f'[diff]\n\texternal = "{run}; true"\n')
+
+
+def textconv(work: Path, run: str) -> None:
+    settings(work, f'[diff "x"]\n\ttextconv = "{run}; cat"\n')
+    (work / ".git" / "info" / "attributes").write_text("* diff=x\n")
+
+
+def driver_in_the_tree(work: Path, run: str) -> None:
+    settings(work, f'[diff "x"]\n\tcommand = "{run}; true"\n')
+    (work / ".git" / "info" / "attributes").unlink()
+    (work / ".gitattributes").write_text("* diff=x\n")
+
+
+def clean_filter(work: Path, run: str) -> None:
+    settings(work, f'[filter "x"]\n\tclean = "{run}; cat"\n')
+    (work / ".git" / "info" / "attributes").write_text("* filter=x\n")
+
+
+def gitdir_elsewhere(work: Path, run: str) -> None:
+    (work / ".git").rename(work / "evil")
+    (work / ".git").write_text("gitdir: evil\n")
+    with open(work / "evil" / "config", "a") as file:
+        file.write(f'[core]\n\tfsmonitor = "{run}; false"\n')
+
+
+def commondir(work: Path, run: str) -> None:
+    evil = work / "evil"
+    for name in ("objects", "refs"):
+        shutil.copytree(work / ".git" / name, evil / name)
+    (work / ".git" / "commondir").write_text("../evil\n")
+    (evil / "config").write_text(f'[core]\n\tfsmonitor = "{run}; false"\n')
+
+
+def inner_repository(work: Path, run: str) -> None:
+    new_repository(work / "inner", {"x": "x\n"})
+    fsmonitor(work / "inner", run)
+    git(work, "add", "inner")
+
+
+def worktree_settings(work: Path, run: str) -> None:
+    settings(work, "[extensions]\n\tworktreeConfig = true\n")
+    (work / ".git" / "config").write_text((work / ".git" / "config").read_text().replace("version = 0", "version = 1"))
+    (work / ".git" / "config.worktree").write_text(f'[core]\n\tfsmonitor = "{run}; false"\n')
+
+
+STATUS, DIFF = ("status",), ("diff",)
+RUN: dict[str, tuple[Trick, tuple[str, ...]]] = {
+    "fsmonitor": (fsmonitor, STATUS),
+    "included settings": (included, STATUS),
+    "conditional settings": (included_if, STATUS),
+    "external diff": (external, DIFF),
+    "textconv": (textconv, DIFF),
+    "driver named in the tree": (driver_in_the_tree, DIFF),
+    "clean filter": (clean_filter, DIFF),
+    "repository elsewhere": (gitdir_elsewhere, STATUS),
+    "common folder elsewhere": (commondir, STATUS),
+    "inner repository": (inner_repository, STATUS),
+    "settings of a worktree": (worktree_settings, STATUS),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a run whose agent changed a file, to be copied."""
+    root = new_repository(tmp_path_factory.mktemp("made") / "p", FILES)
+    paths, _ = clone_of(root)
+    (paths.workspace / "src" / "a.py").write_text("a = 2\n")
+    return root
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> RunPaths:
+    root = tmp_path / "p"
+    shutil.copytree(made, root, symlinks=True)
+    return RunPaths(root, "20260101-000000-0001")
+
+
+def impyard(run: RunPaths, *words: str) -> int:
+    return main(["runs", *words[:1], run.id, "--project", str(run.root), *words[1:]])
+
+
+def own_git(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in (root / ".git").rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_nothing_that_an_agent_left_runs(run: RunPaths, name: str, tmp_path: Path, capsys: Any) -> None:
+    trick, control = RUN[name]
+    ran = tmp_path / "ran"
+    trick(run.workspace, f"touch {ran}")
+    before = own_git(run.root)
+    ran.unlink(missing_ok=True)  # by a trick that used git itself
+    assert impyard(run, "diff") == 0 and "+a = 2" in capsys.readouterr().out
+    assert impyard(run, "apply", "--yes") == 0
+    assert not ran.exists() and own_git(run.root) == before
+    assert (run.root / "src" / "a.py").read_text() == "a = 2\n"
+    git(run.root, "status")
+    assert not ran.exists(), "nor afterwards, in the project"
+    git(run.workspace, *control, fine=(0, 1, 128))
+    assert ran.exists(), "the control: git in the clone does run it"
+
+
+def assumed_unchanged(work: Path) -> None:
+    git(work, "update-index", "--assume-unchanged", "src/a.py")
+
+
+def skipped(work: Path) -> None:
+    git(work, "update-index", "--skip-worktree", "src/a.py")
+
+
+def replaced(work: Path) -> None:
+    new = git(work, "hash-object", "-w", "src/a.py")
+    git(work, "replace", git(work, "rev-parse", "HEAD:src/a.py"), new)
+    git(work, "update-index", "--assume-unchanged", "src/a.py")
+
+
+def no_text(work: Path) -> None:
+    (work / ".gitattributes").write_text("*.py -diff\n")
+
+
+@pytest.mark.parametrize("trick", [assumed_unchanged, skipped, replaced, no_text])
+def test_nothing_is_hidden_from_the_difference(run: RunPaths, trick: Callable[[Path], None], capsys: Any) -> None:
+    assert "+a = 2" in git(run.workspace, "diff")
+    trick(run.workspace)
+    assert impyard(run, "diff") == 0 and "+a = 2" in capsys.readouterr().out
+    assert "+a = 2" not in git(run.workspace, "diff"), "the control"
+
+
+def test_nothing_is_written_outside(run: RunPaths, tmp_path: Path, capsys: Any) -> None:
+    """A folder of yours is a link; the agent has made it a folder, and put a file into it."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for root in (run.root, run.workspace):
+        (root / "way").mkdir()
+        (root / "way" / "x").write_text("x\n")
+    shutil.rmtree(run.root / "way")
+    (run.root / "way").symlink_to(outside)
+    assert impyard(run, "apply", "--yes") == 1 and "on the way to it is a link" in capsys.readouterr().err
+    assert list(outside.iterdir()) == [] and (run.root / "src" / "a.py").read_text() == "a = 1\n"
+    shutil.copyfile(run.workspace / "way" / "x", run.root / "way" / "x")
+    assert (outside / "x").exists(), "the control"
+
+
+LINKS = {"/etc/passwd": True, "../../x": True, "../.git/config": True, "../runs/x": True, "a.py": False}
+
+
+@pytest.mark.parametrize("target", LINKS)
+def test_links_that_lead_out_are_held_back(run: RunPaths, target: str, capsys: Any) -> None:
+    (run.workspace / "src" / "link").symlink_to(target)
+    assert impyard(run, "apply", "--yes") == 0
+    assert ("held back: src/link: it is a link" in capsys.readouterr().err) == LINKS[target]
+    assert os.path.lexists(run.root / "src" / "link") != LINKS[target], "the control among them"
+
+
+def test_what_git_obeys_is_held_back_until_it_is_named(run: RunPaths, tmp_path: Path, capsys: Any) -> None:
+    ran = tmp_path / "ran"
+    git(run.root, "config", "filter.mine.clean", f"touch {ran}; cat")
+    git(run.root, "config", "filter.mine.smudge", f"touch {ran}; cat")
+    git(run.root, "config", "core.hooksPath", ".githooks")
+    work = run.workspace
+    (work / ".gitattributes").write_text("* filter=mine\n")
+    (work / ".gitmodules").write_text('[submodule "x"]\n\turl = --upload-pack=x\n')
+    (work / ".githooks" / "pre-commit").write_text(f"#!/bin/sh\ntouch {ran}\n")
+    (work / "policies").mkdir()
+    (work / "policies" / "gateway.yaml").write_text("networkPolicies: [{host: '*'}]\n")
+    (work / ".env").write_text("KEY=1\n")
+    new_repository(work / "seed", {"x": "x\n"})
+    shutil.move(work / "seed" / ".git", work / "tool")
+    shutil.rmtree(work / "seed")
+    with open(work / "tool" / "config", "a") as file:
+        file.write(f'[core]\n\tfsmonitor = "touch {ran}; false"\n\tbare = true\n')
+    (work / "\x1b[31m").write_text("red\n")
+    assert impyard(run, "apply", "--yes") == 0
+    said = capsys.readouterr()
+    held = {line.split(": ")[1] for line in said.err.splitlines() if line.startswith("held back")}
+    assert {".gitattributes", ".gitmodules", ".githooks/pre-commit", "policies/gateway.yaml", ".env"} <= held
+    assert {"tool/config", "tool/HEAD", "\\x1b[31m"} <= held and "\x1b" not in said.err
+    assert git(run.root, "status", "--short").splitlines() == ["M src/a.py", "?? runs/"] and not ran.exists()
+    for name in (".gitattributes", ".githooks", "tool"):
+        assert impyard(run, "apply", "--yes", "--take", name) == 0
+    assert not ran.exists()
+    git(run.root, "add", "src")
+    assert ran.exists(), "the control: why they are held back"
+    assert impyard(run, "apply", "--yes", "--take", "nowhere") == 1
+
+
+def test_what_is_no_ordinary_file_is_left_out(run: RunPaths, capsys: Any) -> None:
+    work = run.workspace
+    os.mkfifo(work / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(work)
+        listener.bind("socket")
+    new_repository(work / "vendor" / "lib", {"x": "x\n"})
+    (work / "src" / ".GIT").mkdir()
+    (work / "src" / ".GIT" / "config").touch()
+    (work / "git~1").touch()
+    (work / "runs").mkdir()
+    (work / "runs" / "decisions.jsonl").write_text("{}\n")
+    with open(work / "huge", "wb") as file:
+        file.truncate(clonetree.MAX_FILE_BYTES + 1)
+    (work / ".gitignore").symlink_to("/etc/passwd")
+    assert impyard(run, "diff", "--name-only") == 0
+    said = capsys.readouterr()
+    assert said.out == "src/a.py\n"
+    out = {line.split(": ")[1] for line in said.err.splitlines()}
+    assert out == {"pipe", "socket", "vendor/lib", "src/.GIT", "git~1", "runs", "huge", ".gitignore"}
+
+
+def test_a_tree_cannot_be_left_that_ends_never(run: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(clonetree, "IGNORE_WAIT_S", 0.0)  # as if it took longer
+    (run.workspace / "new").touch()
+    assert impyard(run, "diff") == 1 and ".gitignore files mean" in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.setattr(clonetree, "MAX_NEW", 2)
+    for number in range(3):
+        (run.workspace / f"n{number}").touch()
+    assert impyard(run, "diff") == 1 and "more than 2 new files" in capsys.readouterr().err
+    monkeypatch.undo()
+    (run.workspace / "src").chmod(0)
+    if os.geteuid():
+        assert impyard(run, "diff") == 1 and "chmod" in capsys.readouterr().err
+    (run.workspace / "src").chmod(stat.S_IRWXU)
+
+
+def test_a_deep_tree_is_cut(run: RunPaths, capsys: Any) -> None:
+    handle = os.open(run.workspace, os.O_RDONLY)
+    for _ in range(400):
+        os.mkdir("d", dir_fd=handle)
+        inner = os.open("d", os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = inner
+    os.close(os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=handle))
+    os.close(handle)
+    assert impyard(run, "diff", "--name-only") == 0
+    said = capsys.readouterr()
+    assert said.out == "src/a.py\n" and "nested too deep" in said.err
+
+
+def test_commits_are_read_and_never_believed(run: RunPaths) -> None:
+    work, base = run.workspace, git(run.workspace, "rev-parse", "HEAD")
+    git(work, "commit", "--quiet", "--all", "--message=one\x1b[31m\n\nmore")
+    found = read_commits(work, base, "sha1")
+    assert [commit.subject for commit in found.found] == ["one\x1b[31m"] and found.complete
+    name = found.found[0].id
+    place = work / ".git" / "objects" / name[:2] / name[2:]
+    place.chmod(0o600)
+    place.write_bytes(place.read_bytes()[:20])
+    assert read_commits(work, base, "sha1").found == []
+    place.unlink()
+    place.symlink_to("/dev/zero")
+    assert not read_commits(work, base, "sha1").complete
+    (work / ".git" / "HEAD").write_text("ref: refs/heads/../../../x\n")
+    assert not read_commits(work, base, "sha1").complete
+    shutil.rmtree(work / ".git")
+    os.symlink(run.root / ".git", work / ".git")
+    assert not read_commits(work, base, "sha1").complete
+
+
+@pytest.mark.parametrize(
+    "name", [".git", ".GIT", ".gIt", "git~1", "GIT~2", ".git.", ".git ", ".git::$INDEX", "x\\.git"]
+)
+def test_git_by_another_name_is_git(name: str) -> None:
+    assert names_git(name.encode())
+    assert names_git(f"\u200c{name}".encode())
+    assert not names_git(f"a{name}".replace("\\", "").encode())
+
+
+def test_which_names_are_held_back() -> None:
+    entry = Entry("100644", "0")
+    for name in (
+        ".gitattributes",
+        "a/.GITATTRIBUTES",
+        ".gitmodules",
+        ".lfsconfig",
+        "policies/x",
+        ".env",
+        "a/.env.prod",
+    ):
+        assert why_held(name.encode(), entry), name
+    for name in ("id_rsa", ".ssh/id_ed25519", "a\nb", ".netrc", "x.pem"):
+        assert why_held(name.encode(), entry, b"-----BEGIN PRIVATE KEY-----"), name
+    assert not why_held(b"x.pem", entry, b"-----BEGIN CERTIFICATE-----")
+    for name in ("a.py", ".gitignore", ".npmrc", "-x", "policy.yaml", ".env.example", "key.py"):
+        assert not why_held(name.encode(), entry), name
+    assert bare_repositories([b"a/HEAD", b"a/objects/x", b"a/refs/y", b"b/HEAD", b"HEAD", b"refs/x"]) == {b"a"}
