@@ -56,13 +56,13 @@ def make_branch(project: Project, work: Work, name: str, paths: Collection[bytes
     lines = [_line(prefix + path, work.left.changes[path], scratch.hidden) for path in gone_first]
     git("update-index", "-z", "--replace", "--index-info", stdin=b"".join(lines))
     made = git("commit-tree", git("write-tree"), "-p", commit, stdin=_message(work, prompt).encode("utf-8", "replace"))
-    git("update-ref", "-m", f"impyard runs apply {work.run.id}", f"refs/heads/{name}", made, scratch.hidden)
+    git("update-ref", "-m", f"impyard: changes of run {work.run.id}", f"refs/heads/{name}", made, scratch.hidden)
     return made
 
 
 def _message(work: Work, prompt: str) -> str:
     commits = read_commits(work.workspace, work.made.base, work.made.form).found
-    subject = visible(commits[0].subject) if len(commits) == 1 else f"Changes of impyard run {work.run.id}"
+    subject = visible(commits[0].subject) if len(commits) == 1 else f"What an agent changed in run {work.run.id}"
     lines = [f"- {visible(commit.subject)[:200]}" for commit in reversed(commits)] if len(commits) > 1 else []
     return "\n".join([subject[:200], "", *lines, *([""] if lines else []), f"Prompt: {prompt}", f"Run: {work.run.id}"])
 
