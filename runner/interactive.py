@@ -19,7 +19,6 @@ from impyard.runner.outcome import Event
 from impyard.runner.receipt import Receipt
 from impyard.runner.screenfilter import ScreenFilter
 from impyard.runner.text import unstarred, visible
-from impyard.runner.typed import command_line
 from impyard.runner.userterminal import Send, UserTerminal
 from impyard.runner.view import View
 
@@ -104,7 +103,6 @@ class InteractiveView:
         if self._unsaid:
             self._inner.note(f"and {self._unsaid} more")
         self._inner.closing(receipt, command, log, more)
-        self._inner.note(f"go on with: {command_line('runs', 'resume', receipt.run, '-i')}")
 
     def _say_later(self, show: Callable[..., None], what: Any) -> None:
         if not self._has_screen:

@@ -55,7 +55,7 @@ def resume(
     return carry_out(
         text,
         interactive=interactive,
-        project=root,
+        project=project,
         model=model or model_of(receipt),
         image=image or (str(before["name"]) if isinstance(before, dict) and before.get("name") else None),
         workspace=workspace,

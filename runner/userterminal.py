@@ -52,6 +52,7 @@ class UserTerminal:
     def __init__(self, source: int = 0, target: int = 1) -> None:
         self._source, self._target = source, target
         self._before: list[Any] | None = None
+        self._thread: threading.Thread | None = None
         self._handlers: dict[int, Any] = {}
         self._pressed: list[float] = []
         self._closing = False
@@ -69,9 +70,12 @@ class UserTerminal:
         """Give the terminal to the box. `send` takes what box/terminal.py reads, as much of it as it can without
         waiting, and says how much; OSError once the box is gone. Raises OSError when the terminal is gone."""
         self._send = send
-        self._before = termios.tcgetattr(self._source)
-        tty.setraw(self._source, termios.TCSANOW)
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            self._before = termios.tcgetattr(self._source)
+            tty.setraw(self._source, termios.TCSANOW)
+        except termios.error as exc:
+            raise OSError(*exc.args) from exc
         for number in (signal.SIGWINCH, signal.SIGCONT):
             self._handlers[number] = signal.signal(number, self._on_signal)
         self._thread = threading.Thread(target=self._read_keys, daemon=True, name="keys")
@@ -96,7 +100,8 @@ class UserTerminal:
         before, self._before = self._before, None
         self._closing = True
         self._wake()
-        self._thread.join(timeout=2.0)
+        if self._thread is not None:
+            self._thread.join(timeout=2.0)
         with suppress(OSError, ValueError):
             if select.select([], [self._target], [], LAST_WRITE_S)[1]:
                 os.write(self._target, last)
@@ -105,7 +110,7 @@ class UserTerminal:
             termios.tcsetattr(self._source, termios.TCSANOW, before)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        if not self._thread.is_alive():
+        if self._thread is None or not self._thread.is_alive():
             for handle in (self._wake_reader, self._wake_writer):
                 os.close(handle)
 

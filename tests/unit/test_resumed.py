@@ -237,7 +237,9 @@ def test_a_run_is_gone_on_with_as_it_was(project: Path, given_to: list[dict[str,
     assert cli.main(["runs", "--project", str(project), "resume", "last", "and", "a test", "--ceiling", "5"]) == 0
     [options] = given_to
     assert (options["prompt"], options["model"], options["image"]) == (b"and a test", "demo/demo", "mine")
-    assert (options["workspace"], options["ceiling"], options["project"]) == (paths.workspace, 5.0, project)
+    assert (options["workspace"], options["ceiling"], options["project"]) == (paths.workspace, 5.0, project), (
+        "as it was named"
+    )
     found = options["resumed"]
     assert (found.run, found.is_own, found.policies) == (RUN, True, ("policies/gateway.yaml",))
     assert cli.main(["runs", "resume", RUN, "--project", str(project), "--model", "a/b", "- more"]) == 0
