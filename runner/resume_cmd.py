@@ -9,7 +9,7 @@ import click
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner.run_cmd import read_prompt
-from impyard.runner.run_options import PromptCommand, carry_out, run_options
+from impyard.runner.run_options import LEARN, PromptCommand, carry_out, run_options
 
 EXAMPLE = '`impyard runs resume last "now add a test"`'
 
@@ -17,7 +17,7 @@ EXAMPLE = '`impyard runs resume last "now add a test"`'
 @click.command("resume", cls=PromptCommand)
 @click.argument("run")
 @click.argument("prompt", nargs=-1)
-@run_options()
+@run_options(LEARN)
 def resume(
     run: str,
     prompt: tuple[str, ...],

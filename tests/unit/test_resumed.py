@@ -291,7 +291,7 @@ def test_all_options_of_run_are_there_but_those_that_say_where_it_works() -> Non
         return {name for param in command.params for name in param.opts if name.startswith("-")}
 
     missing = names(run_cmd.run) - names(resume)
-    assert "--workspace" in missing and {"--ceiling", "--policy", "--json", "-i", "--prompt-file"} <= names(resume)
+    assert "--workspace" in missing and {"--ceiling", "--policy", "--json", "-i", "--learn"} <= names(resume)
     assert all(name.startswith(("--workspace", "--clone", "--with-")) for name in missing)
 
 
