@@ -1,0 +1,356 @@
+"""`impyard policy suggest`, `allow` and `deny`: a log that the real judge filled, a policy that a person wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impyard.addon.judge import judge
+from impyard.addon.policy import load_policy
+from impyard.runner import policywrite
+from impyard.runner.cli import main
+from impyard.runner.policyasked import asked, sent
+from tests.support.askedlog import RUN, AskedProject
+
+POLICY = """\
+# What a person wrote.
+networkPolicies:
+  - host: api.example.org   # ours
+    policies:
+      - action: ALLOW
+        method: GET
+        path: /repos/.*
+
+      # never this one
+      - action: DENY
+        method: "*"
+        path: /repos/secret(/.*)?
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AskedProject:
+    monkeypatch.delenv("IMPYARD_COMMAND", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return AskedProject(tmp_path, POLICY)
+
+
+@pytest.fixture
+def told(project: AskedProject, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a policy command in the project; (status, stdout, stderr)."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main(["policy", *words, "--project", str(project.root)])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+def allowed(project: AskedProject, method: str, url: str) -> bool:
+    return judge(sent(asked(method, url)), load_policy([project.policy])).allowed
+
+
+def document(told: Any, *words: str) -> dict[str, Any]:
+    status, out, _ = told("suggest", "--json", *words)
+    assert status == 0
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def rules(found: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return [(rule["host"], rule["methods"], rule["path"], rule["count"]) for rule in found["rules"]]
+
+
+# -- suggest ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_denied_becomes_the_smallest_rules(project: AskedProject, told: Any) -> None:
+    for number in (1, 2, 3, 3):
+        project.ask("GET", f"https://t.example.org/i/{number}")
+    project.ask("HEAD", "https://t.example.org/i/1")
+    first = project.ask("GET", "https://api.example.org/users/me?x=1")
+    project.ask("GET", "https://api.example.org/repos/a")
+    project.ask("GET", "http://plain.example.org:8080/a.b")
+    before = project.policy.read_bytes()
+    status, out, err = told("suggest")
+    assert status == 0 and project.policy.read_bytes() == before
+    assert not [line for line in out.splitlines() if line.startswith("-") and not line.startswith("---")]
+    assert (
+        f"+      # asked once: {first}\n+      - action: ALLOW\n+        method: GET\n+        path: /users/me\n" in out
+    )
+    assert "+  - host: plain.example.org\n+    scheme: http\n+    port: 8080\n" in out
+    assert out.index("/users/me") < out.index("# never this one")
+    assert "3 rules for 7 denied requests" in err and "impyard policy suggest --apply --project" in err
+    found = document(told)
+    assert ("t.example.org", ["GET", "HEAD"], "/i/[0-9]+", 5) in rules(found)
+    assert found["rules"][0]["pattern"] == [{"kind": "number", "values": 3}]
+    status, _, err = told("suggest", "--apply", "--yes")
+    assert status == 0 and "changed policies/gateway.yaml" in err
+    assert allowed(project, "GET", "https://t.example.org/i/99") and not allowed(
+        project, "GET", "https://t.example.org/"
+    )
+    assert not allowed(project, "GET", "https://api.example.org/repos/secret")
+    assert document(told)["allowed_now"] == 7 and not document(told)["rules"]
+
+
+def test_a_run_and_a_time_narrow_it(project: AskedProject, told: Any) -> None:
+    project.ask("GET", "https://a.example.org/1")
+    project.ask("GET", "https://a.example.org/2", run="20261129-130000-cd34")
+    (project.root / "runs" / "20261129-130000-cd34").mkdir()
+    assert rules(document(told, "--run", RUN)) == [("a.example.org", ["GET"], "/1", 1)]
+    assert rules(document(told, "--run", "last")) == [("a.example.org", ["GET"], "/2", 1)]
+    assert rules(document(told, "--since", "2100-01-01")) == []
+    assert document(told)["rules"][0]["runs"] == [RUN, "20261129-130000-cd34"]
+
+
+def test_git_may_fetch_without_a_push(project: AskedProject, told: Any) -> None:
+    project.ask("GET", "https://git.example.org/o/r/info/refs?service=git-upload-pack")
+    project.ask("POST", "https://git.example.org/o/r/git-upload-pack")
+    assert told("suggest", "--apply", "--yes")[0] == 0
+    assert allowed(project, "GET", "https://git.example.org/o/r/info/refs?service=git-upload-pack")
+    assert not allowed(project, "GET", "https://git.example.org/o/r/info/refs?service=git-receive-pack")
+    assert not allowed(project, "POST", "https://git.example.org/o/r/git-receive-pack")
+
+
+def test_a_websocket_gets_a_rule_for_one(project: AskedProject, told: Any) -> None:
+    project.ask("GET", "https://chat.example.org/ws", websocket=True)
+    project.ask("GET", "https://api.example.org/repos/ws", websocket=True)
+    assert [rule["websocket"] for rule in document(told)["rules"]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "warned"),
+    [
+        ("GET", "https://files.example.org/x", False),
+        ("POST", "https://docs.example.org/x", True),
+        ("PUT", "https://registry.example.org/pkg", True),
+        ("POST", "https://x.example.org/v1/files", True),
+        ("DELETE", "https://x.example.org/y", True),
+        ("GET", "https://git.example.org/o/r/info/refs?service=git-receive-pack", True),
+    ],
+)
+def test_what_can_carry_data_out_is_never_without_a_warning(
+    project: AskedProject, told: Any, method: str, url: str, warned: bool
+) -> None:
+    project.ask(method, url)
+    _, out, err = told("suggest")
+    assert ("# careful: " in out) is warned is ("careful: " in err)
+
+
+@pytest.mark.parametrize(
+    ("reason", "url"),
+    [
+        ("secret-in-request", "https://a.example.org/x"),
+        ("private-address", "https://a.example.org/x"),
+        ("host-mismatch", "https://a.example.org/x"),
+        ("policy-broken", "https://a.example.org/x"),
+        ("canary", "https://a.example.org/x"),
+        ("busy", "https://a.example.org/x"),
+        ("a-new-reason", "https://a.example.org/x"),
+    ],
+)
+def test_what_no_rule_mends_is_listed_apart(project: AskedProject, told: Any, reason: str, url: str) -> None:
+    project.ask("GET", url, reason=reason)
+    found = document(told)
+    assert not found["rules"] and not found["files"] and [each["reason"] for each in found["apart"]] == [reason]
+    status, out, err = told("suggest")
+    assert (status, out) == (0, "") and f"  {reason}: " in err
+    project.ask("GET", url)  # the control: the same request, denied for want of a rule
+    assert len(document(told)["rules"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("apart", "method", "url", "more"),
+    [
+        ("rule", "GET", "https://api.example.org/repos/secret/x", {}),
+        ("cut", "GET", "https://a.example.org/" + "x" * 5000, {}),
+        ("cut", "GET", "https://a.example.org/token=abcdef", {}),
+        ("ambiguous-path", "GET", "https://a.example.org/a/%2e%2e/b", {}),
+        ("method", "*", "https://a.example.org/x", {}),
+        ("private-address", "GET", "https://192.168.1.1/x", {}),
+        ("private-name", "GET", "https://db.internal/x", {}),
+        ("otherwise", "GET", "https://a.example.org/x", {"headers": (("X-HTTP-Method-Override", "PUT"),)}),
+    ],
+)
+def test_no_rule_is_made_of_what_is_not_known_or_not_plain(
+    project: AskedProject, told: Any, apart: str, method: str, url: str, more: dict[str, Any]
+) -> None:
+    project.ask(method, url, **more)
+    found = document(told)
+    assert not found["rules"] and [each["reason"] for each in found["apart"]] == [apart]
+
+
+def test_redacted_values_never_come_into_a_rule(project: AskedProject, told: Any) -> None:
+    project.ask("GET", "https://a.example.org/x?token=abcdef&q=ghijkl")
+    _, out, _ = told("suggest")
+    assert "path: /x\n" in out and not [word for word in ("redacted", "abcdef", "ghijkl", "query") if word in out]
+
+
+def test_own_checks_and_an_empty_or_damaged_log_are_no_trouble(project: AskedProject, told: Any) -> None:
+    assert told("suggest")[2] == "nothing was denied\n"
+    project.ask("GET", "https://api.example.org/repos/a")
+    assert told("suggest")[2] == "nothing was denied\n"
+    project.log.write_bytes(b'\x00garbage\n{"verdict":"deny"}\n' + project.log.read_bytes() + b'{"verdict":"deny", "id')
+    status, out, err = told("suggest")
+    assert (status, out) == (0, "") and "2 damaged lines" in err
+
+
+def test_text_of_a_request_cannot_pose_as_yaml_or_reach_a_terminal(
+    project: AskedProject, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.ask("GET", "https://a.example.org/%e2%80%ae'x:,[]{}&*!|%22")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    _, out, _ = told("suggest")
+    assert "\u202e" not in out
+    monkeypatch.undo()
+    assert told("suggest", "--apply", "--yes")[0] == 0
+    assert allowed(project, "GET", "https://a.example.org/%e2%80%ae'x:,[]{}&*!|%22")
+    assert not allowed(project, "GET", "https://a.example.org/")
+
+
+# -- allow and deny ---------------------------------------------------------------------------------------------------
+
+
+def test_one_decision_is_allowed_by_its_id(project: AskedProject, told: Any) -> None:
+    first = project.ask("GET", "https://b.example.org/x")
+    status, out, err = told("allow", first, "--yes")
+    assert status == 0 and "+  - host: b.example.org" in out and "changed" in err
+    assert allowed(project, "GET", "https://b.example.org/x") and not allowed(project, "GET", "https://b.example.org/y")
+    assert project.policy.read_text().startswith(POLICY)
+    status, out, err = told("allow", first, "--yes")
+    assert (status, out) == (0, "") and "allowed already" in err
+
+
+def test_a_request_is_allowed_by_its_url(project: AskedProject, told: Any) -> None:
+    assert told("allow", "POST", "https://api.example.org/x", "--yes")[0] == 0
+    assert allowed(project, "POST", "https://api.example.org/x") and not allowed(
+        project, "GET", "https://api.example.org/x"
+    )
+    assert not allowed(project, "GET", "https://api.example.org/repos/secret")
+
+
+def test_a_deny_of_a_person_is_not_overridden_silently(project: AskedProject, told: Any) -> None:
+    first = project.ask("GET", "https://api.example.org/repos/secret/x")
+    status, _, err = told("allow", first, "--yes")
+    assert status == 1 and "policies/gateway.yaml:10 denies" in err and "--over-deny" in err
+    assert project.policy.read_text() == POLICY
+    assert told("allow", first, "--over-deny", "--yes")[0] == 0
+    assert allowed(project, "GET", "https://api.example.org/repos/secret/x")
+    assert not allowed(project, "GET", "https://api.example.org/repos/secret")
+
+
+def test_what_was_allowed_is_denied_by_its_id(project: AskedProject, told: Any) -> None:
+    first = project.ask("GET", "https://api.example.org/repos/a")
+    status, _, err = told("deny", first, "--yes")
+    assert status == 0 and "still allows" in err  # what `policy check` has to say about it
+    assert not allowed(project, "GET", "https://api.example.org/repos/a")
+    assert allowed(project, "GET", "https://api.example.org/repos/b")
+    assert "denied already" in told("deny", first, "--yes")[2]
+
+
+def test_what_would_change_beside_it_is_named_and_never_written_unasked(project: AskedProject, told: Any) -> None:
+    for number in (1, 2, 3):
+        project.ask("GET", f"https://t.example.org/i/{number}")
+    other = project.ask("GET", "https://t.example.org/i/4", run="20261129-130000-cd34")
+    status, _, err = told("suggest", "--run", RUN, "--apply", "--yes")
+    assert status == 1 and f"GET https://t.example.org/i/4 ({other})" in err and "nothing was written" in err
+    assert project.policy.read_text() == POLICY
+
+
+def test_somebody_elses_edit_while_the_question_stands_is_kept(
+    project: AskedProject, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = POLICY + "# theirs\n"
+
+    def person(*_: object, **__: object) -> bool:
+        project.policy.write_text(theirs)
+        return True
+
+    monkeypatch.setattr(policywrite, "sure", person)
+    status, _, err = told("allow", "GET", "https://b.example.org/x")
+    assert status == 1 and "was changed meanwhile" in err
+    assert project.policy.read_text() == theirs
+
+
+def test_two_at_once_are_both_written(project: AskedProject) -> None:
+    from impyard.runner.policy_allow_cmd import _allowing, _change
+
+    def one(name: str) -> None:
+        def make(*given: Any) -> Any:
+            return _allowing(*given, over_deny=False)
+
+        _change(("GET", f"https://{name}.example.org/x"), project.root, (), make, yes=True)
+
+    threads = [threading.Thread(target=one, args=(name,)) for name in ("b", "c", "d")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert all(allowed(project, "GET", f"https://{name}.example.org/x") for name in ("b", "c", "d"))
+
+
+def test_nothing_is_written_where_nobody_can_be_asked(project: AskedProject, told: Any) -> None:
+    status, out, err = told("allow", "GET", "https://b.example.org/x")
+    assert status == 1 and "+  - host: b.example.org" in out and "--yes" in err
+    assert project.policy.read_text() == POLICY
+
+
+@pytest.mark.parametrize("kind", ["broken", "folder", "pipe", "missing", "read-only", "large"])
+@pytest.mark.parametrize(
+    "words", [("allow", "GET", "https://b.example.org/x", "--yes"), ("suggest",)], ids=lambda words: words[0]
+)
+def test_a_policy_that_cannot_be_used_is_an_error(
+    project: AskedProject, told: Any, kind: str, words: tuple[str, ...]
+) -> None:
+    project.ask("GET", "https://b.example.org/x")
+    project.policy.unlink()
+    if kind == "broken":
+        project.policy.write_text(POLICY.replace("ALLOW", "ALOW"))
+    elif kind == "folder":
+        project.policy.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(project.policy)
+    elif kind == "large":
+        project.policy.write_bytes(b"#" * 9_000_000)
+    elif kind == "read-only":
+        project.policy.write_text(POLICY)
+        project.policy.chmod(0o444)
+    status, _, err = told(*words)
+    assert (status, err.count("error: ")) == ((0, 0) if (kind, words[0]) == ("read-only", "suggest") else (1, 1))
+    assert "hint: " in err or status == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("allow", "nothing"),
+        ("allow", "20991231-000000-0000.1"),
+        ("allow", "GET", "https://"),
+        ("allow", "GET", "ftp://x/"),
+    ],
+)
+def test_what_means_nothing_is_said(project: AskedProject, told: Any, words: tuple[str, ...]) -> None:
+    project.ask("GET", "https://b.example.org/x")
+    status, _, err = told(*words)
+    assert status == 1 and err.startswith("error: ") and "hint: " in err
+
+
+def test_a_policy_behind_a_link_with_crlf_and_a_mark_stays_so(project: AskedProject, told: Any) -> None:
+    real = project.root / "real.yaml"
+    real.write_bytes(b"\xef\xbb\xbf" + POLICY.replace("\n", "\r\n").encode())
+    project.policy.unlink()
+    project.policy.symlink_to(real)
+    assert told("allow", "GET", "https://b.example.org/x", "--yes")[0] == 0
+    data = real.read_bytes()
+    assert (
+        project.policy.is_symlink()
+        and data.startswith(b"\xef\xbb\xbf# What")
+        and b"\n" not in data.replace(b"\r\n", b"")
+    )
+    assert allowed(project, "GET", "https://b.example.org/x")

@@ -1,0 +1,157 @@
+"""Whatever a policy says, and however it is written: a rule that is put in decides what it is for, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from impyard.addon.judge import judge
+from impyard.addon.policy import Policy, read_policy
+from impyard.addon.request import Request
+from impyard.runner.pathrules import exact
+from impyard.runner.policyasked import asked, sent
+from impyard.runner.policyedit import NewRule
+from impyard.runner.policyput import Where, deciding, put
+from impyard.runner.policytext import Style, flow_text
+from tests.support.fuzz import examples
+
+HOSTS = ["a.example", "b.example", "x.a.example"]
+WHOM = [*HOSTS, "*.example", "*.a.example", "*"]
+PATHS = ["/", "/a", "/a/b", "/a.b", "/secret/x", "/a%2fb"]
+EXPRESSIONS = ["/.*", "/a", "/a(/.*)?", "/secret(/.*)?", r"/a\.b", "/[^/]*", "(?i)/A"]
+METHODS = ["GET", "POST", "DELETE"]
+
+rules = st.fixed_dictionaries(
+    {
+        "action": st.sampled_from(["ALLOW", "ALLOW", "DENY"]),
+        "method": st.one_of(st.sampled_from([*METHODS, "*"]), st.just(["GET", "POST"])),
+        "path": st.sampled_from(EXPRESSIONS),
+    },
+    optional={"query": st.just({"k": "v.*"}), "name": st.just("a: name")},
+)
+entries = st.fixed_dictionaries(
+    {"host": st.sampled_from(WHOM), "policies": st.lists(rules, min_size=1, max_size=4)},
+    optional={"port": st.sampled_from(["443", "8443"]), "scheme": st.sampled_from(["https", "http"])},
+)
+policies = st.lists(entries, max_size=4)
+requests = st.builds(
+    lambda method, scheme, host, port, path, query: sent(asked(method, f"{scheme}://{host}{port}{path}{query}")),
+    st.sampled_from(METHODS),
+    st.sampled_from(["https", "https", "http"]),
+    st.sampled_from(HOSTS),
+    st.sampled_from(["", "", ":8443"]),
+    st.sampled_from(PATHS),
+    st.sampled_from(["", "?k=v1"]),
+)
+
+
+def written(policy: list[dict[str, Any]], seed: int) -> bytes:
+    """The policy as somebody might have written it."""
+    dice = random.Random(seed)
+    style = Style(quoted=dice.random() < 0.2)
+    lines: list[str] = []
+    comments = iter(range(1000))
+
+    def comment(indent: int) -> None:
+        if dice.random() < 0.4:
+            lines.append(" " * indent + f"# comment {next(comments)}: [x, {{y")
+        if dice.random() < 0.2:
+            lines.append("")
+
+    def tail() -> str:
+        return f"  # behind {next(comments)}" if dice.random() < 0.3 else ""
+
+    if not policy or dice.random() < 0.1:
+        inner = ", ".join(flow_text(entry, style) for entry in policy)
+        lines.append(f"networkPolicies: [{inner}]" + tail())
+    else:
+        comment(0)
+        lines.append("networkPolicies:" + tail())
+        out, deep = dice.choice([0, 2, 4]), dice.choice([0, 2])
+        for entry in policy:
+            comment(out)
+            if dice.random() < 0.2:
+                lines.append(" " * out + f"- {flow_text(entry, style)}" + tail())
+                continue
+            keys = [key for key in entry if key != "policies"]
+            dice.shuffle(keys)
+            keys.insert(dice.randint(1, len(keys)), "policies")
+            dash = "- "
+            for key in keys:
+                margin, dash = " " * out + dash, "  "
+                if key != "policies":
+                    lines.append(f"{margin}{key}: {flow_text(entry[key], style, key)}" + tail())
+                elif dice.random() < 0.3:
+                    separator = dice.choice([", ", ",\n" + " " * (out + 6)])
+                    texts = [flow_text(rule, style) for rule in entry[key]]
+                    last = dice.choice(["", ","])
+                    first = "\n" + " " * (out + 6) if "\n" in separator else ""
+                    lines.append(f"{margin}policies: [{first}{separator.join(texts)}{last}]" + tail())
+                else:
+                    lines.append(f"{margin}policies:" + tail())
+                    for rule in entry[key]:
+                        at = out + 2 + deep
+                        comment(at)
+                        if dice.random() < 0.3:
+                            lines.append(" " * at + f"- {flow_text(rule, style)}" + tail())
+                            continue
+                        start = "- "
+                        for name, value in rule.items():
+                            lines.append(" " * at + f"{start}{name}: {flow_text(value, style, name)}" + tail())
+                            start = "  "
+    comment(0)
+    text = "\n".join(lines) + dice.choice(["\n", "\n", "", "\n\n"])
+    text = text.replace("\n", dice.choice(["\n", "\n", "\r\n"]))
+    return dice.choice([b"", b"", b"\xef\xbb\xbf"]) + text.encode()
+
+
+def is_kept(old: bytes, new: bytes) -> bool:
+    """Whether the old text is all there, in its order: characters were only added, but for the brackets of nothing."""
+    left = iter(new)
+    return all(char in left for char in old.replace(b"networkPolicies: []", b"networkPolicies:"))
+
+
+def verdicts(asked: list[Request], policy: Policy) -> list[bool]:
+    return [judge(each, policy).allowed for each in asked]
+
+
+@examples(60)
+@given(policies, st.integers(0, 10**6), requests, st.lists(requests, min_size=1, max_size=12), st.booleans())
+def test_a_rule_decides_its_request_and_no_other(
+    policy: list[dict[str, Any]], seed: int, wanted: Request, others: list[Request], flips_deny: bool
+) -> None:
+    old = written(policy, seed)
+    contents = ((Path("policy.yaml"), old),)
+    before = read_policy(contents)
+    decision, met = deciding(wanted, before)
+    if not decision.allowed:
+        assume(decision.reason in ("no-rule", "unlisted-host") or (flips_deny and decision.reason == "rule"))
+    rule = NewRule((wanted.method,), exact(wanted.path), allow=not decision.allowed, comment=("new: x",))
+    done = put(contents, None, Where(wanted.host, wanted.scheme, wanted.port), [rule], over=met)
+    new = done.contents[0][1]
+    if met is None or len(exact(wanted.path)) == len(wanted.path):  # of several readings, each may meet its own DENY
+        assert judge(wanted, done.policy).allowed is not decision.allowed
+
+    def same(request: Request) -> bool:
+        """Whether the rule is about this request too, by one of its readings."""
+        place = (request.host, request.method) == (wanted.host, wanted.method)
+        return place and bool(
+            {request.path, request.path.replace("%2f", "/")} & {wanted.path, wanted.path.replace("%2f", "/")}
+        )
+
+    rest = [each for each in others if not same(each)]
+    assert verdicts(rest, done.policy) == verdicts(rest, before)
+    assert is_kept(old, new)
+    for line in old.splitlines():
+        if b"#" in line and not line.strip().startswith(b"#"):
+            assert line[line.index(b"#") :] in new
+        elif line.strip().startswith(b"#"):
+            assert line in new.splitlines()
+
+
+def test_the_check_of_kept_text_sees_what_goes() -> None:
+    assert is_kept(b"a # b\nc", b"a # b\nx\nc") and not is_kept(b"a # b\nc", b"a # \nc")
