@@ -13,10 +13,12 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner.policy_place import located, policy_option, project_option
 
 if TYPE_CHECKING:
+    from impyard.addon.judge import Decision
     from impyard.addon.policy import Policy
-    from impyard.runner.policyput import Contents, Put
-    from impyard.runner.policysuggest import Apart
-    from impyard.runner.recorded import Recorded
+    from impyard.runner.policyput import Contents, Deciding, Put
+    from impyard.runner.policysuggest import Apart, Kind
+    from impyard.runner.policytext import NewRule
+    from impyard.runner.replay import Recorded
 
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 _SHORT = "ID... | METHOD URL"
@@ -70,6 +72,7 @@ Making = Callable[["Contents", Path, "Policy", Sequence["Recorded"]], "Contents"
 def _change(what: Sequence[str], project: Path | None, policies: tuple[Path, ...], make: Making, *, yes: bool) -> int:
     from impyard.addon.policy import read_policy
     from impyard.runner import policychange
+    from impyard.runner.recorded import key_of
 
     root, paths = located(project, policies)
     log = root / "runs" / "decisions.jsonl"
@@ -81,7 +84,7 @@ def _change(what: Sequence[str], project: Path | None, policies: tuple[Path, ...
         after = make(before, root, policy, asked)
         if after == before:
             return 0
-        wanted = {each.key for each in asked}
+        wanted = {key_of(each) for each in asked}
         others = policychange.flips(log, [each.host for each in asked], policy, read_policy(after, root=root), wanted)
         return 0 if policychange.carry_out(before, after, root, others, yes=yes) else 1
 
@@ -90,7 +93,7 @@ def _meant(what: Sequence[str], log: Path) -> list[Recorded]:
     """The requests that are named, each once."""
     from impyard.runner.decisions_read import find
     from impyard.runner.policyasked import asked
-    from impyard.runner.recorded import of_asked, recorded
+    from impyard.runner.recorded import key_of, of_asked, recorded, upgrade_of
 
     if what[0].isalpha() or (len(what) == 2 and "/" in what[1]):
         if len(what) != 2:
@@ -104,7 +107,7 @@ def _meant(what: Sequence[str], log: Path) -> list[Recorded]:
         line = recorded(find(log, text).line)
         if line is None:
             raise ImpyardError(f"the line of decision {text!r} is damaged", hint="name the request as METHOD URL")
-        found[line.key, line.query, line.upgrade] = line
+        found[key_of(line), line.query, upgrade_of(line)] = line
     return list(found.values())
 
 
@@ -145,23 +148,23 @@ def _over(contents: Contents, root: Path, asked: Recorded) -> Contents:
     """The files with an exception for one request below each DENY that it meets."""
     from impyard.addon.policy import read_policy
     from impyard.runner.policychange import say
-    from impyard.runner.policyput import deciding, put
-    from impyard.runner.policysuggest import kind_of, rule_of
+    from impyard.runner.policyput import put
+    from impyard.runner.policysuggest import kind_of
 
     policy = read_policy(contents, root=root)
     kind = kind_of(asked)
-    _, met = deciding(asked.request(), policy)
+    _, met = _judged(asked, policy)
     if met is None or met.rule.allow:
         return contents  # an exception before this one does for it too
-    rule, told = rule_of(kind, asked)
+    rule, told = _rule(kind, asked, allow=True)
     done = put(contents, root, kind.where, [rule], over=met)
     for text in (*(f"careful: {kind.where}: {each}" for each in told), *(f"note: {each}" for each in done.remarks)):
         say(text)
-    decision, now = deciding(asked.request(), done.policy)
+    decision, now = _judged(asked, done.policy)
     if not decision.allowed:
         by = f" ({now.rule.at})" if now is not None else ""
         raise ImpyardError(
-            f"{asked.method} {asked.url} would still be denied: {decision.reason}{by}",
+            f"{_named(asked)} would still be denied: {decision.reason}{by}",
             hint="`impyard policy explain METHOD URL` says why; write the rule yourself",
         )
     return done.contents
@@ -170,26 +173,42 @@ def _over(contents: Contents, root: Path, asked: Recorded) -> Contents:
 def _denying(contents: Contents, root: Path, policy: Policy, asked: Sequence[Recorded]) -> Contents:
     """The policy's files with rules that deny all of it."""
     from impyard.runner.policychange import say
-    from impyard.runner.policyput import deciding, put
-    from impyard.runner.policysuggest import kind_of, rule_of
+    from impyard.runner.policyput import put
+    from impyard.runner.policysuggest import kind_of
 
     for each in asked:
-        if not each.is_whole:
-            raise _no_rule("cut", f"{each.method} {each.url}")
-        decision, met = deciding(each.request(), policy)
+        decision, met = _judged(each, policy)
         if not decision.allowed or met is None:
-            say(f"{each.method} {each.url} is denied already ({decision.reason})")
+            say(f"{_named(each)} is denied already ({decision.reason})")
             continue
         kind = kind_of(each)
-        rule, _ = rule_of(kind, each, allow=False)
+        rule, _ = _rule(kind, each, allow=False)
         done = put(contents, root, kind.where, [rule], over=met)
-        if deciding(each.request(), done.policy)[0].allowed:
-            raise ImpyardError(
-                f"{each.method} {each.url} would still be allowed", hint="write the rule into the file yourself"
-            )
+        if _judged(each, done.policy)[0].allowed:
+            raise ImpyardError(f"{_named(each)} would still be allowed", hint="write the rule into the file yourself")
         _say_lints(contents, done, root)
         contents, policy = done.contents, done.policy
     return contents
+
+
+def _rule(kind: Kind, asked: Recorded, *, allow: bool) -> tuple[NewRule, tuple[str, ...]]:
+    from impyard.runner.pathrules import NoRule
+    from impyard.runner.policysuggest import rule_of
+
+    try:
+        return rule_of(kind, asked, allow=allow)
+    except NoRule as exc:
+        raise _no_rule("method" if str(exc) == "method" else "ambiguous-path", _named(asked)) from exc
+
+
+def _judged(asked: Recorded, policy: Policy) -> tuple[Decision, Deciding | None]:
+    from impyard.runner.policyput import deciding
+    from impyard.runner.replay import NotRecorded, Replay
+
+    try:
+        return deciding(Replay(policy).request(asked), policy)
+    except NotRecorded as exc:
+        raise _no_rule("cut", _named(asked)) from exc
 
 
 def _say_lints(before: Contents, done: Put, root: Path) -> None:
@@ -204,7 +223,7 @@ def _say_lints(before: Contents, done: Put, root: Path) -> None:
 
 
 def _refused(apart: Apart, asked: Recorded | None) -> ImpyardError:
-    what = apart.what if asked is None else f"{asked.method} {asked.url}"
+    what = apart.what if asked is None else _named(asked)
     if apart.reason == "rule":
         which = asked.id if asked is not None and asked.id else what
         return ImpyardError(
@@ -219,6 +238,12 @@ def _no_rule(reason: str, what: str) -> ImpyardError:
 
     why = "" if reason == "otherwise" else f": {reason}"
     return ImpyardError(f"no rule is written for {_short(what)}{why}", hint=ADVICE.get(reason, "write it by hand"))
+
+
+def _named(asked: Recorded) -> str:
+    from impyard.runner.recorded import key_of
+
+    return _short(" ".join(key_of(asked)))
 
 
 def _short(what: str) -> str:

@@ -52,6 +52,7 @@ def suggest(
     from impyard.addon.policy import read_policy
     from impyard.runner import policychange, runs, suggest_show
     from impyard.runner.policysuggest import suggestion
+    from impyard.runner.recorded import key_of
 
     if yes and not applying:
         raise click.UsageError("--yes goes with --apply")
@@ -84,7 +85,7 @@ def suggest(
             words = apply_words(run, since, policies)
             click.echo(f"apply it: {command_line(*words, project=project)}", err=True)
             return 0
-        wanted = {asked.key for each in made.rules for asked in each.evidence.samples}
+        wanted = {key_of(asked) for each in made.rules for asked in each.evidence.samples}
         after = read_policy(made.contents, root=root)
         hosts = [each.where.host for each in made.rules]
         others = policychange.flips(root / "runs" / "decisions.jsonl", hosts, policy, after, wanted)
@@ -94,8 +95,8 @@ def suggest(
 def denials(root: Path, policy: Policy, run: str | None, since: str | None) -> tuple[Collector, int]:
     """What was denied and still is, and the number of damaged lines."""
     from impyard.runner.decision_lines import Selection
-    from impyard.runner.policychange import decisions
     from impyard.runner.policysuggest import collect
+    from impyard.runner.recorded import decisions
 
     selection = Selection(run, denied=True, since=since)
     found = collect(policy, decisions(root / "runs" / "decisions.jsonl", selection))

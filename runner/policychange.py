@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.addon.judge import judge
 from impyard.addon.policy import Policy, read_policy, shown
 from impyard.runner import policywrite
 from impyard.runner.decision_lines import Selection
-from impyard.runner.decisions_read import lines
 from impyard.runner.policyput import Contents
 from impyard.runner.policyread import read_files
-from impyard.runner.recorded import Recorded, recorded
+from impyard.runner.recorded import decisions, key_of, upgrade_of
+from impyard.runner.replay import NotRecorded, Replay
 from impyard.runner.text import shortened, visible
 from impyard.runner.typed import as_typed
 
@@ -41,22 +40,6 @@ def read(paths: Sequence[Path], root: Path | None) -> tuple[Contents, Policy]:
     return contents, read_policy(contents, root=root)
 
 
-def decisions(log: Path, selection: Selection) -> Iterator[Recorded]:
-    """The decisions that are meant, with all that judging them again needs; `selection` counts damaged lines."""
-    for line in lines(log, selection):
-        if any(needle not in line.text for needle in selection.needles):
-            continue
-        found = recorded(line.text)
-        if found is None:
-            selection.damaged += 1
-        elif (
-            (selection.run is None or found.run.startswith(selection.run))
-            and (selection.verdict is None or found.verdict == selection.verdict)
-            and (selection.since is None or found.ts >= selection.since)
-        ):
-            yield found
-
-
 def flips(
     log: Path, hosts: Iterable[str], before: Policy, after: Policy, wanted: Collection[tuple[str, str]]
 ) -> list[Flip]:
@@ -67,16 +50,17 @@ def flips(
     """
     found: list[Flip] = []
     seen: set[tuple[str, ...]] = set()
+    was, is_now = Replay(before), Replay(after)
     for host in dict.fromkeys(hosts):
         for asked in decisions(log, Selection(hosts=[host])):
-            key = (asked.method, asked.url, asked.query, asked.upgrade)
-            if asked.host != host or key in seen or asked.key in wanted or len(seen) > MOST_ASKED or not asked.is_whole:
+            key = (*key_of(asked), asked.query, upgrade_of(asked))
+            if asked.host != host or key in seen or key[:2] in wanted or len(seen) > MOST_ASKED:
                 continue
             seen.add(key)
-            request = asked.request()
-            was, is_now = judge(request, before).allowed, judge(request, after).allowed
-            if was != is_now:
-                found.append(Flip(f"{asked.method} {asked.url}", asked.id, is_now))
+            with suppress(NotRecorded):
+                opened = is_now.decision(asked).allowed
+                if was.decision(asked).allowed is not opened:
+                    found.append(Flip(" ".join(key_of(asked)), asked.id, opened))
     return found
 
 

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from impyard.addon.judge import judge
 from impyard.addon.policy import Policy, read_policy
 from impyard.addon.request import is_address
 from impyard.runner.pathrules import NoRule, PathRule, exact, path_rules
 from impyard.runner.policyedit import NewEntry, NewRule, insert_entry
 from impyard.runner.policyput import Contents, Put, Where, is_below_deny, put
-from impyard.runner.recorded import Recorded
+from impyard.runner.recorded import upgrade_of, url_of
+from impyard.runner.replay import NotRecorded, Recorded, Replay
 from impyard.runner.suggestwords import READING, is_fetch, warnings
 
 MENDABLE = ("no-rule", "unlisted-host", "websocket")  # the judge's reasons that a new rule answers
@@ -113,6 +113,7 @@ class Collector:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
+        self.replay = Replay(policy)
         self.kinds: dict[Kind, Evidence] = {}
         self.apart: defaultdict[Apart, Evidence] = defaultdict(Evidence)
         self.allowed_now = 0
@@ -125,7 +126,8 @@ class Collector:
 
     def add_denied(self, asked: Recorded) -> None:
         """Take one request as one that was denied, whatever was decided."""
-        key = (asked.reason, asked.method, asked.url, asked.query, asked.upgrade, asked.body_bytes, len(asked.headers))
+        size = len(asked.headers or ())
+        key = (asked.reason, asked.method, url_of(asked), asked.query, upgrade_of(asked), asked.body_bytes, size)
         if key not in self._known:
             if len(self._known) > MOST_KINDS:
                 self._known.clear()
@@ -142,12 +144,13 @@ class Collector:
 
     def _what(self, asked: Recorded) -> Kind | Apart | None:
         """The kind of a request that is denied still, or why it is none; None for one that would be allowed now."""
-        example = f"{asked.method} {asked.url}"
+        example = _named(asked)
         if asked.verdict == "deny" and asked.reason not in ASKED_AGAIN:
             return Apart(asked.reason, asked.host if asked.reason != "policy-broken" else "", asked.at)
-        if not asked.is_whole:
+        try:
+            decision = self.replay.decision(asked)
+        except NotRecorded:
             return Apart("cut", example)
-        decision = judge(asked.request(), self.policy)
         if decision.allowed:
             return None
         if decision.reason not in MENDABLE:
@@ -163,7 +166,7 @@ def kind_of(asked: Recorded) -> Kind:
     if asked.path.endswith("/info/refs") and asked.query in ("service=git-upload-pack", "service=git-receive-pack"):
         query = (("service", asked.query.partition("=")[2]),)
     where = Where(asked.host, asked.scheme, asked.port)
-    return Kind(where, asked.method, asked.path, asked.upgrade.strip().lower() == "websocket", query)
+    return Kind(where, asked.method, asked.path, upgrade_of(asked) == "websocket", query)
 
 
 def _unsuited(asked: Recorded) -> str:
@@ -202,10 +205,22 @@ def suggestion(contents: Contents, root: Path | None, found: Collector, *, patte
 
 def _ask(rules: Sequence[Suggested], done: Put, made: Suggestion) -> None:
     """Ask the policy with the rules about all that they are for; what it denies still is said apart."""
+    replay = Replay(done.policy)
     for each in rules:
         for asked in each.evidence.samples:
-            if not judge(asked.request(), done.policy).allowed:
-                made.set_apart("otherwise", f"{asked.method} {asked.url}", each.evidence)
+            if not _allows(replay, asked):
+                made.set_apart("otherwise", _named(asked), each.evidence)
+
+
+def _allows(replay: Replay, asked: Recorded) -> bool:
+    try:
+        return replay.decision(asked).allowed
+    except NotRecorded:  # a rule about the query, where the query was redacted
+        return False
+
+
+def _named(asked: Recorded) -> str:
+    return f"{asked.method} {url_of(asked)}"
 
 
 def _rules(where: Where, kinds: dict[Kind, Evidence], made: Suggestion, *, patterns: bool) -> list[Suggested]:
@@ -215,10 +230,10 @@ def _rules(where: Where, kinds: dict[Kind, Evidence], made: Suggestion, *, patte
         try:
             expression = exact(kind.path)
         except NoRule:
-            made.set_apart("ambiguous-path", f"{kind.method} {evidence.samples[0].url}", evidence)
+            made.set_apart("ambiguous-path", _named(evidence.samples[0]), evidence)
             continue
         if _fails(where, kind, expression, evidence):
-            made.set_apart("otherwise", f"{kind.method} {evidence.samples[0].url}", evidence)
+            made.set_apart("otherwise", _named(evidence.samples[0]), evidence)
             continue
         groups[kind.method, kind.websocket, kind.query][kind.path] = evidence
     # Who may GET something may ask for its HEAD: one rule for both.
@@ -265,7 +280,9 @@ def _suggested(
 
 
 def rule_of(kind: Kind, asked: Recorded, *, allow: bool = True) -> tuple[NewRule, tuple[str, ...]]:
-    """The rule for just one request, and warnings about it. Raises NoRule for a path that can be read in many ways."""
+    """The rule for just one request, and warnings about it. Raises NoRule where none should be written."""
+    if not _METHOD.fullmatch(kind.method):
+        raise NoRule("method")
     told = warnings(kind.where.host, (kind.method,), exact(kind.path), kind.query) if allow else ()
     comment: tuple[str, ...] = (f"for {asked.id}",) if asked.id else ()
     comment += tuple(f"careful: {warning}" for warning in told)
@@ -278,7 +295,8 @@ def _fails(where: Where, kind: Kind, expression: str, evidence: Evidence) -> boo
     rule = NewRule((kind.method,), expression, query=kind.query, websocket=kind.websocket)
     name, data = _EMPTY
     policy = read_policy([(name, insert_entry(data, NewEntry(where.host, (rule,), where.scheme, where.port)))])
-    return not all(judge(asked.request(), policy).allowed for asked in evidence.samples)
+    replay = Replay(policy)
+    return not all(_allows(replay, asked) for asked in evidence.samples)
 
 
 def collect(policy: Policy, decisions: Iterable[Recorded]) -> Collector:

@@ -125,6 +125,10 @@ class Replay:
             found = self._known[asked] = judge(_request(asked), self.policy)
         return found
 
+    def request(self, line: Recorded) -> Request:
+        """The request of a line as the judge is asked about it. Raises NotRecorded as `decision`."""
+        return _request(self._asked(line))
+
     def _allowed(self, line: Recorded, decision: Decision) -> Judged:
         """What becomes of a request that the rules allow now: what denied it after them then may do so again."""
         credential = decision.inject.credential if decision.inject is not None else None

@@ -254,6 +254,22 @@ def test_what_was_allowed_is_denied_by_its_id(project: AskedProject, told: Any) 
     assert "denied already" in told("deny", first, "--yes")[2]
 
 
+@pytest.mark.parametrize(
+    ("method", "path"), [("*", "/repos/secret"), ("get", "/repos/secret"), ("GET", "/repos//secret")]
+)
+def test_no_exception_is_made_for_more_than_was_asked(project: AskedProject, told: Any, method: str, path: str) -> None:
+    first = project.ask(method, f"https://api.example.org{path}")
+    status, _, err = told("allow", first, "--over-deny", "--yes")
+    assert status == 1 and "no rule is written for" in err and project.policy.read_text() == POLICY
+
+
+def test_no_deny_is_made_of_a_method_that_means_any(project: AskedProject, told: Any) -> None:
+    project.policy.write_text(POLICY.replace("method: GET", 'method: "*"'))
+    assert told("deny", project.ask("*", "https://api.example.org/repos/a"), "--yes")[0] == 1
+    assert told("deny", project.ask("PUT", "https://api.example.org/repos/a"), "--yes")[0] == 0  # the control
+    assert allowed(project, "GET", "https://api.example.org/repos/a")
+
+
 def test_what_would_change_beside_it_is_named_and_never_written_unasked(project: AskedProject, told: Any) -> None:
     for number in (1, 2, 3):
         project.ask("GET", f"https://t.example.org/i/{number}")
