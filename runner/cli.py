@@ -34,6 +34,7 @@ COMMANDS: dict[str, Entry] = {
     "runs": Entry(
         "impyard.runner.runs_cmd:runs", "List, show, resume, stop and prune runs.", inner={"resume": REFUSED}
     ),
+    "report": Entry("impyard.runner.report_cmd:report", "Make one HTML file of a run: requests, denials, hosts, cost."),
     "policy": Entry("impyard.runner.policy_cmd:policy", "Check, explain, test and change the policy."),
     "prove": Entry("impyard.runner.prove:prove", "Try to break out of a box without an agent, and show the result."),
     "doctor": Entry("impyard.runner.doctor:doctor", "Check what this machine has and lacks."),

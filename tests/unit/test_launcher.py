@@ -138,6 +138,19 @@ def test_an_engine_that_runs_is_left_alone(machine: Machine) -> None:
     assert result.returncode == 0 and machine.calls == [] and result.stderr == ""
 
 
+def test_a_browser_is_installed_for_the_tests_alone_as_root_and_where_there_is_none(machine: Machine) -> None:
+    stamp = machine.folder / "checkout/.venv/impyard-installed"
+    stamp.write_text(stamp.read_text().replace("\nplain\n", "\ndev\n"))
+    machine.command("apt-get", '#!/usr/bin/env bash\necho "apt-get $*" >> "$CALLS"\n')
+    result = machine.run(IMPYARD_SETUP="browser")
+    assert machine.calls == ["apt-get install -qq -y --no-install-recommends chromium"]
+    assert (result.returncode, result.stdout) == (0, "") and result.stderr.count("\n") == 1
+    machine.command("chromium", "#!/usr/bin/env bash\n")
+    assert machine.run(IMPYARD_SETUP="browser").stderr == "" and len(machine.calls) == 1
+    (machine.folder / "bin/chromium").unlink()
+    assert machine.run(uid=1000, IMPYARD_SETUP="browser").returncode == 0 and len(machine.calls) == 1
+
+
 def test_commands_that_need_no_engine_start_none(machine: Machine) -> None:
     machine.command("dockerd", DOCKERD)
     for arguments in (["doctor"], ["decisions"], ["run", "--help"], ["--help"], []):

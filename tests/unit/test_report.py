@@ -1,0 +1,342 @@
+"""`impyard report` on runs as they lie in a project: whole ones, broken ones, hostile ones and huge ones."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from impyard.addon.judge import Decision, Secret, Verdict
+from impyard.addon.rules import Inject
+from impyard.runner import cli, engine, report_agent, report_requests
+from impyard.runner.report_style import CSS
+from tests.support.recorded import ALLOW, DENY, RUN, UNLISTED, Recorded, call, request, said, usage
+from tests.unit.test_markup import HOSTILE, Parsed
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def page(self) -> Parsed:
+        assert self.status == 0, self.err
+        return Parsed(self.out)
+
+    @property
+    def text(self) -> str:
+        """What one reads, in a line; elements stand apart."""
+        assert self.status == 0, self.err
+        body = re.sub(r"<head>.*</head>", "", self.out, flags=re.S)
+        return " ".join(html.unescape(re.sub(r"</[^>]*>", "", re.sub(r"<(?!/)[^>]*>", " ", body))).split())
+
+
+Report = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    engine.client.cache_clear()
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    return Recorded(tmp_path.resolve() / "project")
+
+
+@pytest.fixture
+def report(run: Recorded, capsys: pytest.CaptureFixture[str]) -> Report:
+    def make(*args: str, output: str | None = "-") -> Result:
+        capsys.readouterr()
+        where = ["-o", output] if output else []
+        status = cli.main(["report", "--project", str(run.root), *where, *args])
+        return Result(status, *capsys.readouterr())
+
+    return make
+
+
+def test_a_whole_run_is_told(run: Recorded, report: Report) -> None:
+    run.prompt("mend it\nand commit")
+    inject = Inject("github", (), "policies/gateway.yaml:4")
+    run.decide(ALLOW, request("POST", "model.test", "/v1/messages"))
+    run.decide(
+        ALLOW, request("POST", "model.test", "/v1/messages"), status=None, error="[Errno 111] Connect call failed"
+    )
+    run.decide(Decision(Verdict.ALLOW, "rule", inject=inject, injected=("authorization",)), request("GET", "api.test"))
+    for number in range(4):
+        run.decide(UNLISTED, request("GET", "evil.test", f"/item/{number}"))
+    run.decide(DENY, request("PUT", "api.test", "/a"))
+    secret = Secret("github", "sentinel", "header x-a")
+    run.decide(Decision(Verdict.DENY, "secret-in-request", secret=secret), request("POST", "paste.test", "/"))
+    model: dict[str, Any] = {"provider": "p", "model": "m", "stopReason": "toolUse"}
+    run.events(
+        {"type": "session", "timestamp": "2026-01-01T00:00:00.000Z"},
+        said("user", "mend it\nand commit", began=run.began),
+        said(
+            "assistant",
+            "I look",
+            blocks=[call("1", "bash", command="make test")],
+            usage=usage((9, 1, 5, 2), 0.25),
+            **model,
+        ),
+        said("toolResult", "1 failed", toolCallId="1", isError=True, durationMs=1500, after_s=1.5),
+        said("assistant", "Done", usage=usage((10, 2, 0, 0), 0.5), **model, after_s=2),
+    )
+    run.end(prompt="mend it … (+1 line)", credentials={"github": 1}, files=[{"path": "a.txt", "bytes": 3}])
+    text = report().text
+    assert f"impyard, run {RUN} mend it … ✓ finished" in text
+    assert "Allowed 3 1 of them failed Denied 6 Sent 300 B Received 6.0 KB" in text
+    assert "Model calls 2 1 tool call Tokens 29 3 of them output Cost $0.75" in text
+    assert "✗ denied GET evil.test/item/{n} 4 times" in text
+    assert "unlisted-host: no entry of the policy is about the host" in text
+    assert "The closest rule is policies/gateway.yaml:31; the request differs in its method" in text
+    assert f"impyard policy allow {RUN}.8 --project {shlex.quote(str(run.root))}" in text
+    assert "It held the stand-in of github in the header x-a" in text
+    assert text.count("policy allow") == 2, "nothing is proposed for a secret"
+    assert "! failed POST model.test/v1/messages" in text and "connection refused" in text
+    assert "bash make test 1.5 s · failed 1 failed" in text
+    assert "with github" in text and "github on 1 request" in text
+    assert "a.txt (3 B)" in text
+    assert "✓ verified: 9 lines" in text and "the one that the receipt names" in text
+    assert "1 denied request held a secret" in text
+
+
+def test_the_page_loads_nothing_runs_nothing_and_says_so_in_its_policy(run: Recorded, report: Report) -> None:
+    for hostile in HOSTILE:
+        run.decide(UNLISTED, request(hostile[:100], f"{hostile}.test", f"/{hostile}?javascript:alert(1)"))
+        run.decide(ALLOW, request("GET", "a.test", f"/{hostile}"), error=hostile)
+    run.prompt("\n".join(HOSTILE))
+    bad = "\n".join(HOSTILE)
+    blocks = [call(bad, bad, command=bad), call("2", "bash", command=bad)]
+    run.events(
+        said("user", bad),
+        said(
+            "assistant",
+            bad,
+            blocks=blocks,
+            provider=bad,
+            model=bad,
+            stopReason="error",
+            errorMessage=bad,
+            usage=usage((1, 1, 0, 0), 1),
+        ),
+        said("toolResult", bad, toolCallId="2"),
+    )
+    names = {"policy": {"files": HOSTILE, "hash": bad}, "image": {"id": bad}, "ca": bad, "refused_key": bad}
+    run.end("agent-error", error=bad, model=bad, credentials={bad: 1}, files=[{"path": bad}], links=HOSTILE, **names)
+    result = report()
+    allowed = {"a", "meta", "style"}
+    tags = {tag for tag, _ in result.page.elements}
+    assert not tags & {"script", "img", "iframe", "object", "embed", "link", "base", "form", "input", "video", "audio"}
+    assert allowed <= tags
+    for _, attributes in result.page.elements:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "style", "srcset")]
+        assert attributes.get("href", "#").startswith("#")  # type: ignore[union-attr]
+    csp = next(a["content"] for t, a in result.page.elements if t == "meta" and a.get("http-equiv"))
+    assert csp is not None and csp.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in csp
+    shown = set(result.out) - {"\n"}
+    assert all(char.isprintable() for char in shown)
+    assert r"\u202egnp.exe" in result.text and r"\x1b[31m" in result.text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in result.out
+
+
+def test_without_a_run_it_is_the_newest_and_without_a_file_it_lies_in_the_runs_folder(
+    run: Recorded, report: Report, tmp_path: Path
+) -> None:
+    run.end()
+    newer = Recorded(run.root, "20260101-000001-bbbb")
+    newer.end()
+    result = report(output=None)
+    path = newer.paths.folder / "report.html"
+    assert result.out.startswith(str(path)) and path.stat().st_mode & 0o777 == 0o600
+    assert newer.run in path.read_text() and run.run not in path.read_text()
+    assert report(RUN[:-2], output=str(tmp_path / "r.html")).status == 0
+    assert run.run in (tmp_path / "r.html").read_text()
+
+
+def test_a_changed_line_is_named(run: Recorded, report: Report) -> None:
+    for number in range(3):
+        run.decide(UNLISTED, request("GET", "evil.test", f"/{number}"))
+    run.end()
+    log = run.paths.runs / "decisions.jsonl"
+    assert "✓ verified" in report().text
+    log.write_bytes(log.read_bytes().replace(b'"path":"/1"', b'"path":"/9"'))
+    text = report().text
+    assert "✗ broken" in text and "line 2: edited: the line after it does not agree with it" in text
+    assert "The decision log is not as it was written" in text
+
+
+def test_counts_that_differ_from_the_receipts_are_said(run: Recorded, report: Report) -> None:
+    run.decide(UNLISTED, request())
+    run.end(decisions={"allowed": 7, "denied": 1})
+    assert "The receipt counts 7 allowed and 1 denied requests, the log has 0 and 1." in report().text
+
+
+def test_a_run_that_goes_on_or_was_lost_gives_what_there_is(run: Recorded, report: Report) -> None:
+    run.decide(UNLISTED, request("GET", "evil.test"))
+    run.end(None)
+    text = report().text
+    assert "Whether the run still goes on is not known" in text
+    assert "There is no record of what the agent did" in text and "The prompt cannot be read" in text
+    assert "✗ denied GET evil.test/" in text and "no receipt says which is the last" in text
+    with (run.paths.runs / "decisions.jsonl").open("ab") as log:
+        log.write(b'{"ts":"2026-01-01T00:00:00.000Z","run":"%s","half' % RUN.encode())
+    assert "torn" in report().text, "nobody writes it any more"
+
+
+def test_a_run_without_receipt_log_or_anything_is_a_page_that_says_so(run: Recorded, report: Report) -> None:
+    (run.paths.runs / "decisions.jsonl").unlink(missing_ok=True)
+    os.utime(run.paths.folder, (0, 0))
+    text = report().text
+    assert "! without a receipt" in text and "There is no receipt that can be read" in text
+    assert "nothing to check" in text
+
+
+def test_damaged_lines_are_counted_and_never_fatal(run: Recorded, report: Report) -> None:
+    garbage = [b"\xff\xfe\0", b"[" * 5000, b"{}", b"null", b'{"type":3}', b'{"type":"message_end","message":[]}']
+    run.events(said("user", "hello"), *garbage, b'{"type":"message_end","x":"' + b"a" * (1 << 20) + b'"}')
+    odd = {"timestamp": "soon", "usage": {"input": -5, "output": True, "cost": {"total": 1e999}}, "content": 7}
+    run.events(b'{"type":"message_end","message":{"role":"assistant","timestamp":1e400}}')
+    run.events({"type": "message_end", "message": {"role": "assistant", **odd, "usage": {"input": "many", "cost": 3}}})
+    run.decide(UNLISTED, request())
+    log = run.paths.runs / "decisions.jsonl"
+    run.end()
+    with log.open("ab") as file:
+        file.write(b'{"run":"%s","verdict":"deny"}\n' % RUN.encode() + b"\xff\n" + b"x" * (2 << 20) + b"\n")
+    (run.paths.runs / "outcomes.jsonl").write_bytes(b'"%s" \n\xff\n' % RUN.encode())
+    text = report().text
+    assert "lines of stdout.jsonl cannot be read" in text
+    assert "1 line of stdout.jsonl is too long" in text
+    assert "1 line of the decision log cannot be read" in text
+    assert "hello" in text and "✗ denied GET a.test/" in text
+
+
+@pytest.mark.parametrize("name", ["runs/decisions.jsonl", f"runs/{RUN}/stdout.jsonl", f"runs/{RUN}/prompt.txt"])
+def test_a_pipe_in_a_files_place_hangs_nobody(run: Recorded, report: Report, name: str) -> None:
+    run.end()
+    (run.root / name).unlink(missing_ok=True)
+    os.mkfifo(run.root / name)
+    text = report().text
+    assert "is not an ordinary file" in text or "prompt.txt is no file" in text
+
+
+def test_an_interactive_run_is_read_from_its_session_and_no_link_there_is_followed(
+    run: Recorded, report: Report, tmp_path: Path
+) -> None:
+    (tmp_path / "secret.jsonl").write_text(
+        json.dumps({"type": "message", "message": said("user", "STOLEN")["message"]})
+    )
+    (run.paths.session / "a.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    os.mkfifo(run.paths.session / "b.jsonl")
+    old = {
+        "type": "message",
+        "timestamp": "2020-01-01T00:00:00Z",
+        "message": said("user", "of an earlier run")["message"],
+    }
+    new = {"type": "message", "timestamp": run.began.isoformat(), "message": said("user", "typed here")["message"]}
+    (run.paths.session / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (old, new)))
+    run.end()
+    text = report().text
+    assert "typed here" in text and "STOLEN" not in text and "of an earlier run" not in text
+
+
+def test_what_looks_like_a_key_is_not_shown_around(run: Recorded, report: Report) -> None:
+    key = "ghp_" + "A1b2" * 9
+    run.prompt(f"use {key}")
+    run.events(said("user", f"use {key}"), said("assistant", "x" * (report_agent.TEXT_CHARS - 10) + f" {key}"))
+    run.end()
+    result = report()
+    assert "ghp_" not in result.out and "<redacted>" in result.text
+
+
+def test_a_huge_run_is_a_page_of_bounded_size(run: Recorded, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    nasty = "&<>\"'" * 60
+    for number in range(700):
+        run.events(
+            said("assistant", nasty * 10, after_s=number / 500, blocks=[call(str(number), "bash", command=nasty)])
+        )
+        run.events(said("toolResult", nasty * 99, toolCallId=str(number), after_s=number / 500))
+        run.decide(UNLISTED, request("GET", f"h{number}x.test", f"/{'abcdefghijklmnop'[number % 16] * 3}{nasty}"))
+        run.decide(ALLOW, request("GET", "a.test", f"/{number}"))
+    run.end()
+    monkeypatch.setattr(report_requests, "MAX_HOSTS", 100)
+    result = report()
+    assert len(result.out.encode()) < 2_000_000
+    text = result.text
+    assert "Allowed 700 Denied 700" in text
+    assert "steps of the agent are left out here" in text
+    assert re.search(r"… and other requests here: \d+ allowed, \d+ denied", text)
+    assert "other denied requests are left out here" in text
+    assert re.search(r"more than \d+ other hosts", text)
+
+
+def test_bytes_are_those_of_every_request_also_of_those_without_a_row(
+    run: Recorded, report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_requests, "MAX_ROWS", 2)
+    monkeypatch.setattr(report_requests, "MAX_HOSTS", 1)
+    for name in "abcd":
+        run.decide(ALLOW, request("GET", f"{name}.test", f"/{name}"))
+    run.end()
+    text = report().text
+    assert "Sent 400 B Received 8.0 KB" in text and "… and other requests here: 2 allowed, 0 denied" in text
+    assert "more than 0 other hosts 3 0 300 B 6.0 KB" in text
+
+
+def test_a_link_in_the_files_place_is_replaced_and_not_followed(run: Recorded, report: Report, tmp_path: Path) -> None:
+    run.end()
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (run.paths.folder / "report.html").symlink_to(victim)
+    assert report(output=None).status == 0
+    assert victim.read_text() == "mine" and not (run.paths.folder / "report.html").is_symlink()
+
+
+@pytest.mark.parametrize("place", ["workspace/r.html", "session/r.html", "../elsewhere/r.html"])
+def test_nothing_is_written_where_the_agent_can(run: Recorded, report: Report, place: str) -> None:
+    (run.paths.runs / "elsewhere").mkdir()
+    run.end(workspace=str(run.paths.runs / "elsewhere"))
+    result = report(output=str(run.paths.folder / place))
+    assert result.status == 1 and "lies where the agent can write" in result.err
+    assert not list(run.root.rglob("r.html"))
+
+
+def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(
+    run: Recorded, report: Report, tmp_path: Path
+) -> None:
+    run.end()
+    for target in (tmp_path / "none" / "r.html", tmp_path, Path("/dev/null")):
+        result = report(output=str(target))
+        assert result.status == 1 and result.err.startswith("error: ") and "hint: name another" in result.err
+    assert report(output="-").status == 0
+    assert report("--open", output="-").status == 2
+    assert sorted(path.name for path in run.paths.folder.iterdir()) == ["run.json", "session", "workspace"]
+
+
+def test_every_text_has_contrast_in_light_and_dark() -> None:
+    themes = [
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part)) for part in re.findall(r":root \{(.*?)\}", CSS, re.S)
+    ]
+    for theme in themes[:2]:
+        for ink in ("text", "quiet", "good", "bad", "warn", "link"):
+            for paper in ("page", "card", "soft"):
+                assert contrast(theme[ink], theme[paper]) >= 4.5, (ink, paper)
+        for paper in ("bad-soft", "warn-soft"):
+            assert contrast(theme["text"], theme[paper]) >= 7
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    dark, bright = sorted((light(one), light(other)))
+    return (bright + 0.05) / (dark + 0.05)
