@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import click
 from impyard.addon.errors import ImpyardError
 from impyard.runner.lazygroup import Entry, LazyGroup
 from impyard.runner.policy_place import located, policy_option, project_option
+from impyard.runner.text import columns_of, visible, wrapped
 from impyard.runner.typed import as_typed
 
 COMMANDS: dict[str, Entry] = {
@@ -41,13 +43,13 @@ def list_presets() -> None:
     from impyard.runner import presets
     from impyard.runner.preset_places import HINTS
 
-    width = max(map(len, presets.NAMES))
+    width, columns = max(map(len, presets.NAMES)) + 2, columns_of(sys.stdout)
     for name in presets.NAMES:
         found = presets.preset(name)
         hosts = [f"({HINTS[name]})"] if name in HINTS else list(found.hosts)
         told = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
-        click.echo(f"{click.style(name.ljust(width), bold=True)}  {found.summary}")
-        click.echo(f"{'':{width}}  {click.style(told, dim=True)}")
+        click.echo(click.style(name.ljust(width), bold=True) + found.summary)
+        click.secho(wrapped(" " * width + told, columns), dim=True)
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,7 +107,7 @@ def show(
     ):
         presets.as_policy(wanted, texts)
         for note in notes:
-            click.echo(as_typed(f"note: {name}: {note}"), err=True)
+            _note(f"{name}: {note}")
         click.echo(presets.document(wanted, texts), nl=False)
 
 
@@ -139,12 +141,15 @@ def add(
     """
     from impyard.addon.policy import read_policy
     from impyard.runner import policywrite, preset_add
+    from impyard.runner.policyread import read_files
 
     root, paths = located(project, policies)
     if len(paths) > 1:
         raise ImpyardError("presets are added to one file", hint="give --policy once")
     path = paths[0]
-    data = old = _bytes_of(path, root)
+    policywrite.check_changeable(path, root)
+    ((_, old),) = read_files(paths, root)
+    data = old
     notes: list[str] = []
     tests: list[Any] = []
     for wanted, texts, found, expected in _filled(names, root, hosts, files, look, repos, inject):
@@ -156,7 +161,7 @@ def add(
         tests += expected if done.added else []
     notes += preset_add.held_back(data, path, root, tests)
     for note in notes:
-        click.echo(as_typed(f"note: {note}"), err=True)
+        _note(note)
     if data == old:
         click.echo("nothing to add: the policy stays as it is")
         return 0
@@ -164,17 +169,9 @@ def add(
     return 0 if policywrite.ask_and_replace(path, root, old, data, yes=yes) else 1
 
 
-def _bytes_of(path: Path, root: Path) -> bytes:
-    """A policy file's content, once it is known to be a file that can be replaced. Raises ImpyardError."""
-    from impyard.addon.policy import MAX_BYTES
-    from impyard.runner import policywrite
-
-    policywrite.check_changeable(path, root)
-    with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ImpyardError(f"{path} is larger than {MAX_BYTES >> 20} MiB", hint="a policy is never so long; look at it")
-    return data
+def _note(text: str) -> None:
+    """Print what a person should know; it may hold an address from somebody's configuration."""
+    click.echo(wrapped(f"note: {visible(as_typed(text))}", columns_of(sys.stderr), "  "), err=True)
 
 
 def _filled(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,12 +14,13 @@ from typing import Any
 import click
 
 from impyard.runner.policy_place import located, policy_option, project_option
-from impyard.runner.text import visible
+from impyard.runner.text import columns_of, visible, wrapped
 from impyard.runner.typed import as_typed
 from impyard.runner.when import When
 
 OPENED, CLOSED = "deny-to-allow", "allow-to-deny"
 _TITLES = {OPENED: "deny -> allow", CLOSED: "allow -> deny"}
+_UNDER = " " * 10  # below what a count is of
 _SHOWN = 20  # groups of each kind; --all shows every one
 
 
@@ -57,12 +59,13 @@ def replay(
       impyard policy replay --since 1d
       impyard policy replay --policy new.yaml --fail-on deny-to-allow
     """
-    from impyard.addon.policy import load_policy
+    from impyard.addon.policy import read_policy
     from impyard.runner import runs
     from impyard.runner.decision_lines import Selection
+    from impyard.runner.policyread import read_files
 
     root, files = located(project, policies)
-    policy = load_policy(files, root=root)
+    policy = read_policy(read_files(files, root), root=root)
     log = root / "runs" / "decisions.jsonl"
     selection = Selection(runs.resolve(root, run) if run is not None else None, own_checks=False, since=since)
     collecting = gc.isenabled()
@@ -209,6 +212,7 @@ def _ruled(reason: str, rule: str | None, at: str | None) -> str:
 
 
 def _print(tally: Tally, everything: bool) -> None:
+    columns = columns_of(sys.stdout)
     for kind, color in ((OPENED, "red"), (CLOSED, "yellow")):
         groups = tally.groups_by_size(kind)
         total = sum(group.count for _, _, group in groups)
@@ -218,21 +222,20 @@ def _print(tally: Tally, everything: bool) -> None:
         click.secho(f"{_TITLES[kind]}: {_decisions(total)}", fg=color, bold=True)
         for _, change, group in groups if everything else groups[:_SHOWN]:
             click.secho(f"  {group.count:>6,}  {visible(change.method)} {visible(change.place)}", fg=color)
-            click.echo(f"          was {visible(change.was)}, now {visible(change.now)}; as {visible(group.example)}")
+            told = f"was {visible(change.was)}, now {visible(change.now)}; as {visible(group.example)}"
+            click.echo(wrapped(_UNDER + told, columns, _UNDER))
         if not everything and len(groups) > _SHOWN:
-            click.echo(f"          and {len(groups) - _SHOWN} more groups: --all shows them")
+            click.echo(f"{_UNDER}and {len(groups) - _SHOWN} more groups: --all shows them")
     allowed, denied = tally.unchanged["allow"], tally.unchanged["deny"]
     click.echo(f"unchanged: {_decisions(allowed + denied)} ({allowed:,} allow, {denied:,} deny)")
     if tally.otherwise.count:
-        click.echo(
-            f"  {tally.otherwise.count:>6,}  allowed as before, with another credential or to another place; "
-            f"as {visible(tally.otherwise.example)}"
-        )
+        told = f"allowed as before, with another credential or to another place; as {visible(tally.otherwise.example)}"
+        click.echo(wrapped(f"  {tally.otherwise.count:>6,}  {told}", columns, _UNDER))
     if tally.unknown:
         total = sum(group.count for group in tally.unknown.values())
         click.secho(f"cannot be judged again: {_decisions(total)}", fg="magenta")
         for why, group in sorted(tally.unknown.items(), key=lambda item: -item[1].count):
-            click.echo(f"  {group.count:>6,}  {why}; as {visible(group.example)}")
+            click.echo(wrapped(f"  {group.count:>6,}  {why}; as {visible(group.example)}", columns, _UNDER))
 
 
 def _decisions(count: int) -> str:

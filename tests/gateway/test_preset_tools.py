@@ -16,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from impyard.addon.policy import load_policy, read_policy
 from impyard.runner import presets
+from impyard.runner.decision_lines import Selection
+from impyard.runner.policy_replay_cmd import replayed
 from impyard.runner.registries import place_of
 from tests.support.gateway import LiveGateway
 from tests.support.service import Asked, Given, Service, Tools, git_backend, tools_behind
@@ -125,6 +128,15 @@ def module_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     packages.close()
 
 
+def again(bed: Bed) -> None:
+    """What a real gateway recorded is judged alike again; without the preset's entries all of it is denied."""
+    log, policy = bed.gateway.runs / "decisions.jsonl", load_policy([bed.gateway.policy_path])
+    tally = replayed(log, Selection(own_checks=False), policy)
+    assert tally.unchanged["allow"] > 1 and tally.unchanged["deny"] and not tally.changes and not tally.unknown
+    none = read_policy([(bed.gateway.policy_path, b"networkPolicies: []\n")])
+    assert replayed(log, Selection(own_checks=False), none).unchanged == {"deny": tally.unchanged["deny"]}
+
+
 @pytest.fixture
 def bed(module_bed: Bed) -> Bed:
     module_bed.gateway.forget()
@@ -160,6 +172,7 @@ def test_npm_installs_and_cannot_publish(bed: Bed, tmp_path: Path) -> None:
     done = bed.tools.run(npm, "publish", "--access", "public", cwd=tmp_path)
     assert done.returncode != 0 and "403" in done.stderr, done
     assert ("deny", "PUT", "/npm/@scope%2fmine") in bed.decided()
+    again(bed)
     assert {asked.method for asked in bed.packages.asked} == {"GET"}
 
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import registries_apt, registries_cargo, registries_go, registries_npm, registries_pip
+from impyard.runner import (
+    registries_apt,
+    registries_cargo,
+    registries_go,
+    registries_look,
+    registries_npm,
+    registries_pip,
+)
 from impyard.runner.registries import Found, Machine, expression, place_of
+from tests.support.service import Given, Service
+from tests.support.shop import needs
 
 PASSWORD = "hunter2secretword"
 
@@ -208,6 +218,73 @@ def test_apts_sources_are_read_in_both_forms(machine: Machine) -> None:
     assert [dict(place.words)["within"] for place in found.places["apt"]][1] == ".+"
     assert PASSWORD not in repr(found)
     assert any("cdrom" in note for note in found.notes)
+
+
+# -- the tools themselves, where they are here -----------------------------------------------------------------------
+
+
+def real(tmp_path: Path, **env: str) -> Machine:
+    """This machine's tools, with a home of their own."""
+    for name in ("home", "project"):
+        (tmp_path / name).mkdir()
+    kept = {name: os.environ[name] for name in ("PATH", "RUSTUP_HOME", "PYENV_ROOT") if name in os.environ}
+    rustup = os.environ.get("RUSTUP_HOME", os.path.expanduser("~/.rustup"))
+    paths = f"{kept['PATH']}:{os.path.expanduser('~/.cargo/bin')}"
+    return Machine(
+        {**kept, "PATH": paths, "RUSTUP_HOME": rustup, "HOME": str(tmp_path / "home"), **env}, tmp_path / "project"
+    )
+
+
+def test_the_real_npm_is_asked(tmp_path: Path) -> None:
+    needs("npm")
+    machine = real(tmp_path)
+    put(machine.home / ".npmrc", "@acme:registry=https://npm.example.com/x/\n")
+    put(machine.root / ".npmrc", "registry=https://registry.example.org/npm/\n")
+    put(machine.root / "package.json", "{}")
+    found = Found()
+    registries_npm.read(machine, found)
+    assert urls(found, "npm") == ["https://registry.example.org/npm/", "https://npm.example.com/x/"]
+    assert "npm config" in found.notes[0]
+
+
+def test_the_real_pip_is_asked(tmp_path: Path) -> None:
+    needs("pip")
+    put(tmp_path / "pip.conf", "[global]\nindex-url = https://registry.example.org/simple\n"
+        "extra-index-url =\n  https://b.example.org/simple\n  https://c.example.org/simple\n")  # fmt: skip
+    machine = real(tmp_path, PIP_CONFIG_FILE=str(tmp_path / "pip.conf"))
+    assert registries_pip.addresses(machine) == [
+        f"https://{name}.example.org/simple" for name in ("registry", "b", "c")
+    ]
+
+
+def test_the_real_cargo_names_an_index_without_asking_the_network(tmp_path: Path) -> None:
+    needs("cargo")
+    (address,) = registries_cargo.addresses(real(tmp_path))
+    assert place_of(address).scheme == "https"
+
+
+# -- --look ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_look_asks_for_one_page_and_takes_no_password_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    other = Service(lambda asked: Given(b'<a href="/files/x.whl">'))
+    index = Service(lambda asked: Given(b"", 302, {"Location": f"http://127.0.0.1:{other.port}/simple/pip/"}))
+    try:
+        address = f"http://me:{PASSWORD}@127.0.0.1:{index.port}/simple"
+        text, url = registries_look.page(address, "pip/")
+        assert text == '<a href="/files/x.whl">' and str(other.port) in url
+        (asked,), (redirected,) = index.asked, other.asked
+        assert asked.target == "/simple/pip/" and asked.headers["authorization"].startswith("Basic ")
+        assert "authorization" not in redirected.headers
+        found = registries_pip.files_named(place_of(address), text, url)
+        assert [place.url for place in found] == [f"http://127.0.0.1:{other.port}/files/"]
+    finally:
+        index.close()
+        other.close()
+    with pytest.raises(ImpyardError) as caught:
+        registries_look.page(address, "pip/")
+    assert PASSWORD not in caught.value.message and "--files" in str(caught.value.hint)
 
 
 # -- addresses -------------------------------------------------------------------------------------------------------
