@@ -25,12 +25,12 @@ _SHORT = "ID... | METHOD URL"
 
 
 @click.command(short_help="Allow just what a denied request asked for.")
-@click.argument("what", nargs=-1, required=True, metavar=_SHORT)
+@click.argument("wanted", nargs=-1, required=True, metavar=_SHORT)
 @project_option
 @policy_option
 @click.option("--over-deny", is_flag=True, help="Also where a DENY rule denied it: the exception goes below that rule.")
 @_yes
-def allow(what: tuple[str, ...], project: Path | None, policies: tuple[Path, ...], over_deny: bool, yes: bool) -> int:
+def allow(wanted: tuple[str, ...], project: Path | None, policies: tuple[Path, ...], over_deny: bool, yes: bool) -> int:
     """Allow just what denied requests asked for: method, host and path.
 
     ID is a decision's, as `impyard decisions` shows it; its beginning or end will do where there is but one. The
@@ -45,15 +45,15 @@ def allow(what: tuple[str, ...], project: Path | None, policies: tuple[Path, ...
     def made(contents: Contents, root: Path, policy: Policy, asked: Sequence[Recorded]) -> Contents:
         return _allowing(contents, root, policy, asked, over_deny=over_deny)
 
-    return _change(what, project, policies, made, yes=yes)
+    return _change(wanted, project, policies, made, yes=yes)
 
 
 @click.command(short_help="Deny just what an allowed request asked for.")
-@click.argument("what", nargs=-1, required=True, metavar=_SHORT)
+@click.argument("wanted", nargs=-1, required=True, metavar=_SHORT)
 @project_option
 @policy_option
 @_yes
-def deny(what: tuple[str, ...], project: Path | None, policies: tuple[Path, ...], yes: bool) -> int:
+def deny(wanted: tuple[str, ...], project: Path | None, policies: tuple[Path, ...], yes: bool) -> int:
     """Deny just what allowed requests asked for: method, host and path.
 
     The rule goes below the one that allows it. To deny more than this, edit what it shows you.
@@ -63,7 +63,7 @@ def deny(what: tuple[str, ...], project: Path | None, policies: tuple[Path, ...]
       impyard policy deny 20261129-201824-09c6.5
       impyard policy deny POST https://api.example.org/v1/files
     """
-    return _change(what, project, policies, _denying, yes=yes)
+    return _change(wanted, project, policies, _denying, yes=yes)
 
 
 Making = Callable[["Contents", Path, "Policy", Sequence["Recorded"]], "Contents"]

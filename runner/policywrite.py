@@ -49,7 +49,7 @@ def show_diff(lines: Sequence[str], *, err: bool = False) -> None:
             continue
         bold = line.startswith(("--- ", "+++ "))
         colour = None if bold else _COLOURS.get(line[:1])
-        click.secho(visible(line.removesuffix("\r")), err=err, fg=colour, bold=bold)
+        click.secho(visible(line.removesuffix("\r")), err=err, fg=colour, bold=bold or None)
 
 
 def check_changeable(path: Path, root: Path | None = None) -> None:

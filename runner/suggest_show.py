@@ -18,6 +18,8 @@ from impyard.runner.typed import as_typed
 
 MOST_APART = 12
 LONGEST = 120  # characters of a request that is named
+LEAST = 40
+BESIDE = 34  # columns of what stands around it: mostly the id of a decision
 
 
 def show(found: Suggestion, root: Path, *, err: bool = False) -> None:
@@ -91,6 +93,7 @@ def _say_apart(apart: dict[Any, Evidence]) -> None:
     """What no rule is suggested for, the most frequent first, each reason with its advice once."""
     say(f"no rule is suggested for {_denials(sum(evidence.count for evidence in apart.values()))}:")
     columns = columns_of(sys.stderr)
+    room = min(max((columns or LONGEST) - BESIDE, LEAST), LONGEST)
     reasons = dict.fromkeys(each.reason for each in sorted(apart, key=lambda each: -apart[each].count))
     for reason in reasons:
         click.echo(
@@ -100,9 +103,7 @@ def _say_apart(apart: dict[Any, Evidence]) -> None:
         those = sorted((each for each in apart if each.reason == reason), key=lambda each: -apart[each].count)
         for each in those[:MOST_APART]:
             evidence = apart[each]
-            what = " ".join(
-                filter(None, [shortened(unstarred(each.what), LONGEST), f"by {each.at}" if each.at else ""])
-            )
+            what = " ".join(filter(None, [shortened(unstarred(each.what), room), f"by {each.at}" if each.at else ""]))
             count = f"{evidence.count} times, first " if evidence.count > 1 else ""
             click.echo(visible(f"    {what} ({count}{evidence.first})"), err=True)
         if len(those) > MOST_APART:
