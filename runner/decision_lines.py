@@ -161,6 +161,7 @@ class Selection:
         self._reasons = frozenset(reasons)
         self._rules = _any_of(rules)
         self._shows_demo = own_checks or any("demo" in host.lower() for host in hosts)
+        self._chooses = self.narrows or run is not None or self.verdict is not None or failed is not None
         # A line without these bytes cannot be wanted, which spares a million-line log the parsing. The judge writes
         # hosts in small letters.
         certain = [
@@ -204,28 +205,28 @@ class Selection:
 
     def wants(self, entry: Entry) -> bool:
         """Whether a decision is among those that are meant; one of impyard's own is counted."""
-        if (self.run is not None and not entry.run.startswith(self.run)) or (
-            self.verdict is not None and entry.verdict != self.verdict
-        ):
+        if self._chooses and not self._chosen(entry):
             return False
-        if (self.since is not None and entry.ts < self.since) or (self.until is not None and entry.ts >= self.until):
-            return False
-        if self.failed is not None and entry.id not in self.failed:
-            return False
-        if (
-            (self._methods and entry.method.upper() not in self._methods)
-            or (self._reasons and entry.reason not in self._reasons)
-            or (self._hosts and not self._hosts.fullmatch(entry.host))
-            or (self._rules and not _is_rule(self._rules, entry))
-        ):
-            return False
-        if not self.own_checks and entry.is_own_check:
+        if not self.own_checks and entry.seq <= OWN_CHECKS and entry.is_own_check:
             self.own += 1
             return False
-        if not self._shows_demo and entry.is_demo:
+        if not self._shows_demo and entry.host == DEMO_HOST and entry.is_demo:
             self.demo += 1
             return False
         return True
+
+    def _chosen(self, entry: Entry) -> bool:
+        return not (
+            (self.run is not None and not entry.run.startswith(self.run))
+            or (self.verdict is not None and entry.verdict != self.verdict)
+            or (self.since is not None and entry.ts < self.since)
+            or (self.until is not None and entry.ts >= self.until)
+            or (self.failed is not None and entry.id not in self.failed)
+            or (self._methods and entry.method.upper() not in self._methods)
+            or (self._reasons and entry.reason not in self._reasons)
+            or (self._hosts and not self._hosts.fullmatch(entry.host))
+            or (self._rules and not _is_rule(self._rules, entry))
+        )
 
 
 def _any_of(globs: Sequence[str]) -> re.Pattern[str] | None:

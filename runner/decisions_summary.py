@@ -46,11 +46,10 @@ class Group:
     def add(self, entry: Entry) -> None:
         """Count a decision."""
         ts = entry.ts
-        if not self.first:
-            self.first = self.last = ts
-            self.id = entry.id
-        elif ts >= self.last:
+        if ts >= self.last:
             self.last, self.id = ts, entry.id
+            if not self.first:
+                self.first = ts
         elif ts < self.first:  # a clock was set back
             self.first = ts
         if entry.verdict == "allow":
@@ -64,7 +63,7 @@ class Group:
         """Count what came of one of the requests."""
         self.bytes_up += outcome.bytes_up
         self.bytes_down += outcome.bytes_down
-        if outcome.failed:
+        if outcome.error is not None and outcome.failed:
             self.failed += 1
 
     def record(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner import logread
 from impyard.runner.decision_lines import Entry
 from impyard.runner.decisions_read import start_of
-from impyard.runner.outcomes import Outcome, parse, parse_all
+from impyard.runner.outcomes import Outcome, parse, parse_all, put
 
 # Decisions whose outcome is waited for. When there are twice as many, the older half is given up: their requests run
 # for very long, or the gateway was killed before it could write what came of them.
@@ -32,6 +33,9 @@ class Joiner[T]:
         self._open: dict[str, T] = {}
         self._seen: dict[str, int] = {}  # the number of the last decision that was read, by run
         self._descriptor = logread.open_log(path) if path is not None else None
+        # Outcomes that were passed over, since the time said that their decision had been: a clock was set back.
+        self._early: OrderedDict[str, Outcome] = OrderedDict()
+        self._ready: list[tuple[T, Outcome]] = []  # the same, once their decision came
         self._ahead: list[Outcome] = []  # read already, of decisions that are still to come; last one first
         self._batches: Iterator[list[Outcome]] = iter(())
         if self._descriptor is not None:
@@ -40,7 +44,10 @@ class Joiner[T]:
 
     def expect(self, entry: Entry, owner: T) -> None:
         """Wait for the outcome of this decision."""
-        self._open[entry.id] = owner
+        if self._early and (outcome := self._early.pop(entry.id, None)) is not None:
+            self._ready.append((owner, outcome))
+        else:
+            self._open[entry.id] = owner
 
     def read(self, entries: list[Entry]) -> Iterator[tuple[T, Outcome]]:
         """What came of the decisions that are waited for, as far as these, which are the last that were read.
@@ -53,9 +60,7 @@ class Joiner[T]:
             for id in list(itertools.islice(self._open, MOST_OPEN)):
                 del self._open[id]
             self.given_up += MOST_OPEN
-        seen = self._seen
-        for entry in entries:
-            seen[entry.run] = entry.seq
+        self._seen |= {entry.run: entry.seq for entry in entries}
         return self._until(entries[-1].ts if entries else "")
 
     def rest(self) -> Iterator[tuple[T, Outcome]]:
@@ -75,6 +80,9 @@ class Joiner[T]:
     def _until(self, ts: str | None) -> Iterator[tuple[T, Outcome]]:
         """The outcomes up to the first whose decision is still to come; with None all."""
         waiting = self._open
+        if self._ready:
+            yield from self._ready
+            self._ready.clear()
         while True:
             if not self._ahead:
                 self._ahead = next(self._batches, [])[::-1]
@@ -87,15 +95,15 @@ class Joiner[T]:
                 if owner is not None:
                     ahead.pop()
                     yield owner, outcome
-                elif ts is not None and outcome.ts > ts and self._is_ahead(outcome.id):
-                    return
-                else:
-                    ahead.pop()
-
-    def _is_ahead(self, id: str) -> bool:
-        """Whether the decision was not read yet. The time alone would not do, since clocks are set back."""
-        run, _, seq = id.rpartition(".")
-        return not seq.isdecimal() or int(seq[:18]) > self._seen.get(run, 0)
+                    continue
+                run, _, seq = outcome.id.rpartition(".")
+                seen = self._seen.get(run)
+                if ts is not None and (seen is None or not seq.isdecimal() or int(seq[:18]) > seen):
+                    # Its decision was not read yet, or it is not in the log at all: that must not hold up the others.
+                    if (outcome.ts > ts or seen is not None) and len(waiting) <= MOST_OPEN:
+                        return
+                    put(self._early, outcome.id, outcome)
+                ahead.pop()
 
 
 def joined[T](path: Path, since: str | None) -> Joiner[T]:

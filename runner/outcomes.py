@@ -145,7 +145,7 @@ class Failures:
             if (outcome := self._early.pop(row.entry.id, None)) is not None:
                 yield row._replace(outcome=outcome)
             else:
-                _put(self._open, row.entry.id, row)
+                put(self._open, row.entry.id, row)
 
     def news(self) -> Iterator[Row]:
         """The rows whose failure has been written since. Raises ImpyardError when the file cannot be read."""
@@ -159,13 +159,14 @@ class Failures:
             if row is not None:
                 yield row._replace(outcome=outcome)
             else:
-                _put(self._early, outcome.id, outcome)
+                put(self._early, outcome.id, outcome)
 
     def close(self) -> None:
         self._tail.close()
 
 
-def _put[T](held: OrderedDict[str, T], key: str, value: T) -> None:
+def put[T](held: OrderedDict[str, T], key: str, value: T) -> None:
+    """Keep `value`; of more than `MOST_OPEN`, the oldest goes."""
     held[key] = value
     if len(held) > MOST_OPEN:
         held.popitem(last=False)

@@ -19,8 +19,12 @@ _DATE = re.compile(
 # Hexadecimal with digits and letters both: neither a number nor a word such as `facade`. Git's short hashes have seven.
 _HASH = re.compile(r"(?i)(?<![0-9a-z])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,}(?![0-9a-z])")
 _LONG_HASH = re.compile(r"(?i)(?<![0-9a-z])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{128})(?![0-9a-z])")
-# The plain cases of both, as whole segments; eight digits may be a date.
+# The plain cases: whole segments, or a version before the end of one. Eight digits may be a date.
 _QUICK_NUMBER = re.compile(r"(?<=/)[0-9]{1,7}(?=/|\Z)")
+_QUICK_PAIR = re.compile(r"/[0-9a-f]{2}(?=(?:/[0-9a-f]{2})?/\{hash\})")
+_QUICK_VERSION = re.compile(
+    r"(?<=[-_/])[0-9]+\.[0-9]+\.[0-9]+(?=/|\Z|\.(?:tgz|tar|zip|whl|gem|crate|jar|deb|rpm)\b|-py[23]-)"
+)
 _QUICK_HASH = re.compile(r"(?<=[/:])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{12,100}(?=/|\Z)")
 # 1.2.3, v1.2.3-rc.1, 7.88.1-10+deb12u5; with two parts only before a file's ending, since `gemini-1.5-pro` is a name.
 _SUFFIX = r"(?:(?:[-.]?(?:alpha|beta|rc|dev|post|pre|canary|next|a|b)[-.]?\d*(?:\.\d+)*)|(?:-\d+)?[+~][\w.+~]+?)?"
@@ -43,8 +47,13 @@ _VOWELS = frozenset("aeiouyAEIOUY")
 def shape(path: str) -> str:
     """`path` with `{n}` for numbers, `{hash}`, `{id}` (UUIDs, random tokens), `{date}`, `{version}` (of packages; `v1`
     of an API stays) and `{long}` for endless segments. `/repos/a/b/issues/42` becomes `/repos/a/b/issues/{n}`."""
-    # Numbers and hashes are most of what differs: without them, a path was mostly seen before.
-    return _of_rest(_QUICK_HASH.sub("{hash}", _QUICK_NUMBER.sub("{n}", path)))
+    # These are most of what differs: without them, a path was mostly seen before.
+    path = _QUICK_HASH.sub("{hash}", path)
+    if "{hash}" in path:
+        path = _QUICK_PAIR.sub("/{hash}", path)
+    if "." in path:
+        path = _QUICK_VERSION.sub("{version}", path)
+    return _of_rest(_QUICK_NUMBER.sub("{n}", path))
 
 
 @lru_cache(maxsize=4096)
