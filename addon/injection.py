@@ -30,6 +30,7 @@ from impyard.addon.vault.refresh import GOOD_FOR_S, Unavailable
 from impyard.addon.vault.sentinels import Sentinels
 from impyard.addon.vault.templates import Variant
 from impyard.addon.vault.tripwire import Tripwire
+from impyard.addon.yamlnodes import nearest
 
 # How long a request waits for a new token, whatever the refresh does; it has limits of its own.
 WAIT_S = 60.0
@@ -172,8 +173,12 @@ def _render(inject: Inject, variant: Variant, credential: Credential) -> Injecti
         try:
             text = template.render(values)
         except KeyError:
-            missing = ", ".join(sorted(template.fields - values.keys()))
-            raise ImpyardError(f"credential {credential.name} has no {missing}", hint=f"see {inject.at}") from None
+            missing = sorted(template.fields - values.keys())
+            meant = nearest(missing[0], sorted(values))
+            advice = f"; did you mean {{{meant}}}?" if meant else ""
+            raise ImpyardError(
+                f"credential {credential.name} has no {', '.join(missing)}{advice}", hint=f"see {inject.at}"
+            ) from None
         except ValueError:
             text = ""
         if not _VALUE.fullmatch(text):

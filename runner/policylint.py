@@ -31,6 +31,7 @@ CODES: dict[str, str] = {
     "any-host": "an ALLOW for hosts that anybody can have",
     "host-spelling": "one host in two spellings",
     "unknown-method": "a method that does not exist",
+    "unknown-field": "a field in a header of `inject` that looks like a slip of the pen",
     "pointless-query": "a query condition, where another rule allows the same without it",
     "needless-comment": "an `impyard: allow` comment that silences nothing",
 }

@@ -6,7 +6,7 @@ import difflib
 
 from impyard.addon.policyfile import METHODS
 from impyard.addon.yamlnodes import Scalar, Sequence_, short
-from impyard.runner.policylint import Finding, Subject
+from impyard.runner.policylint import Finding, Lint, Subject
 from impyard.runner.policylint_ask import attempt, examples, finding, method_for
 from impyard.runner.policyplaces import Placed
 
@@ -29,6 +29,7 @@ _SHARED = frozenset(_SHARED_TEXT.split())
 def findings(subject: Subject) -> list[Finding]:
     found = [each for entry in subject.entries for each in _any_host(subject, entry)]
     found += _spellings(subject)
+    found += [each for entry in subject.entries for each in _fields(entry)]
     return found + [each for rule in subject.rules for each in _methods(subject, rule)]
 
 
@@ -59,6 +60,26 @@ def _spellings(subject: Subject) -> list[Finding]:
             same = f'"{short(raw)}" is the same host as "{short(known)}" in {_where(entry, before)}'
             message = f"{same}: case and a trailing dot make no difference"
             found.append(finding(entry, "host-spelling", message, f"write {entry.entry.host} in both", key="host"))
+    return found
+
+
+# What a key, a login and a login's account are called in templates. A credential may have fields of its own beside.
+_FIELDS = ("key", "access", "account_id")
+
+
+def _fields(entry: Placed) -> list[Finding]:
+    inject = entry.entry.inject
+    names = (
+        {name for variant in inject.variants for _, each in variant.headers for name in each.fields} if inject else ()
+    )
+    found = []
+    for name in sorted(set(names) - set(_FIELDS)):
+        if close := difflib.get_close_matches(name.lower(), _FIELDS, 1, 0.66):
+            message = f"{{{name}}}: no credential has such a field by itself, and without it requests are denied"
+            node = next(node for node in entry.texts("inject") if f"{{{name}}}" in node.value)
+            place = entry.place_of(node)
+            instead = f"did you mean {{{close[0]}}}?"
+            found.append(Finding(entry, Lint(place.file, place.line, place.column, "unknown-field", message, instead)))
     return found
 
 

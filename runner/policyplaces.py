@@ -12,7 +12,7 @@ from pathlib import Path
 
 from impyard.addon.policy import Policy, shown
 from impyard.addon.rules import Entry, Rule
-from impyard.addon.yamlnodes import Mapping, Node, Nodes, Sequence_
+from impyard.addon.yamlnodes import Mapping, Node, Nodes, Scalar, Sequence_
 
 SILENCED = re.compile(r"#\s*impyard:\s*allow\s+([a-z0-9, -]+)")
 
@@ -45,9 +45,24 @@ class Placed:
             node = next((value for name, value in node.value if name.value == key), node)
         if item is not None and isinstance(node, Sequence_):
             node = node.value[item]
+        return self.place_of(node)
+
+    def place_of(self, node: Node) -> Place:
+        """Where a node of it begins."""
         mark = node.start_mark
         line = self.source.line(mark.line + 1)
         return Place(self.source.file, mark.line + 1, mark.column + 1, line[mark.column :])
+
+    def texts(self, key: str) -> Iterator[Node]:
+        """The nodes of all text in the value of a key, however deep."""
+        queue = [value for name, value in self.node.value if name.value == key]
+        for node in queue:
+            if isinstance(node, Scalar):
+                yield node
+            elif isinstance(node, Mapping):
+                queue += [value for _, value in node.value]
+            elif isinstance(node, Sequence_):
+                queue += node.value
 
     @property
     def lines(self) -> range:

@@ -6,6 +6,7 @@ The gateway has its own way (`addon/policysource.py`), which also waits for whoe
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +51,7 @@ def _content(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as exc:
         raise _unreadable(path, exc) from exc
-    with open(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         for test, what, hint in _KINDS:
             if test(found.st_mode):
@@ -58,12 +59,14 @@ def _content(path: Path) -> bytes:
         if found.st_size > MAX_BYTES:
             raise _Unfit(
                 f"is larger than {MAX_BYTES >> 20} MiB ({found.st_size / (1 << 20):.0f})",
-                "is it the right file? 10,000 rules are about 1 MiB; `impyard policy check FILE` checks another",
+                "is it the right file? 10,000 rules are about 1 MiB",
             )
-        try:
+        with open(descriptor, "rb", closefd=False) as file:
             return file.read(MAX_BYTES + 1)
-        except OSError as exc:
-            raise _unreadable(path, exc) from exc
+    except OSError as exc:
+        raise _unreadable(path, exc) from exc
+    finally:
+        os.close(descriptor)
 
 
 def _unreadable(path: Path, exc: OSError | ValueError) -> _Unfit:
@@ -77,4 +80,4 @@ def _unreadable(path: Path, exc: OSError | ValueError) -> _Unfit:
     why = (exc.strerror or str(exc)) if isinstance(exc, OSError) else "its name holds a zero byte"
     if isinstance(exc, FileNotFoundError):
         return _Unfit("is not there", "check its name; `impyard init` writes a project's own policy")
-    return _Unfit(f"cannot be read: {why.lower()}", f"`ls -l {path}` shows its owner and mode")
+    return _Unfit(f"cannot be read: {why.lower()}", f"`ls -l {shlex.quote(str(path))}` shows its owner and mode")
