@@ -42,7 +42,7 @@ def _any_host(subject: Subject, entry: Placed) -> list[Finding]:
         for path in examples(rule.rule) if rule.rule.allow else ():
             tried = attempt(subject, entry.entry, method_for(rule.rule), path)
             if tried.by(rule.rule):
-                message = f'host "{host}" is a host that anybody can have: allows {tried.text}'
+                message = f'host "{host}" includes hosts that anybody can have: allows {tried.text}'
                 return [
                     finding(entry, "any-host", message, "list the hosts that are meant", example=tried.text, key="host")
                 ]

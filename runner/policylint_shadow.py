@@ -11,11 +11,12 @@ from impyard.addon.yamlnodes import short
 from impyard.runner.policylint import Finding, Subject
 from impyard.runner.policylint_ask import attempt, examples, finding, host_for, method_for
 from impyard.runner.policyplaces import Placed
-from impyard.runner.regexask import is_within, meet, samples_of, tree_of
+from impyard.runner.regexask import begin_alike, is_within, meet, samples_of, tree_of
 from impyard.runner.regexlang import Unknown
 
 MAX_OTHERS = 8  # rules that one is compared with: those that match an example of it
 MAX_QUESTIONS = 3000  # of one policy; a large one keeps some faults to itself rather than taking minutes
+MAX_LOOKS = 400_000  # at the beginnings of two rules
 _OTHER = "\0other"  # a method that no rule names
 
 
@@ -24,6 +25,7 @@ class _Asking:
 
     def __init__(self) -> None:
         self.left = MAX_QUESTIONS
+        self.looks = MAX_LOOKS
 
     def is_within(self, inner: str, outer: Sequence[str]) -> bool:
         if inner in outer:
@@ -34,6 +36,11 @@ class _Asking:
     def meet(self, one: str, other: str) -> bool:
         if one == other:
             return True
+        self.looks -= 1
+        if self.looks < 0:
+            raise Unknown
+        if not begin_alike(one, other):
+            return False
         self._count()
         return meet(one, other)
 
@@ -171,6 +178,10 @@ def _pointless_query(subject: Subject, placed: Placed, asking: _Asking) -> Findi
             continue
         if not all(_is_of(beside, *kind) for kind in _kinds(rule)) or not asking.is_within(rule.path, [beside.path]):
             continue
+        if other.number < placed.number and (rule.max_body is not None or denies_between(subject, other, placed)):
+            continue
+        if (other.entry.inject, other.entry.upstream) != (placed.entry.inject, placed.entry.upstream):
+            continue
         for path in examples(rule):
             tried = attempt(subject, placed.entry, method_for(rule), path)
             if tried.by(beside):
@@ -185,6 +196,15 @@ def _pointless_query(subject: Subject, placed: Placed, asking: _Asking) -> Findi
                     key="query",
                 )
     return None
+
+
+def denies_between(subject: Subject, first: Placed, last: Placed) -> bool:
+    """Whether a DENY after the first, and before the last, may be about what the last allows: then that one counts."""
+    return any(
+        not each.rule.allow and _meets(each.entry, last.entry) and _same_kind(each.rule, last.rule)
+        for each in subject.rules[first.number + 1 : last.number]
+        if each.rule is not None and last.rule is not None
+    )
 
 
 def _lines(placed: Iterable[Placed]) -> str:

@@ -7,6 +7,7 @@ import re
 from impyard.addon.rules import Rule
 from impyard.runner.policylint import Finding, Subject
 from impyard.runner.policylint_ask import WRITES, attempt, finding, is_about
+from impyard.runner.policylint_shadow import denies_between
 from impyard.runner.policyplaces import Placed
 from impyard.runner.regexask import is_everything
 from impyard.runner.regexlang import Unknown
@@ -113,7 +114,10 @@ def _beside(subject: Subject, placed: Placed, rule: Rule) -> Finding | None:
     narrower = [
         other
         for other in subject.rules_of(placed.entry)
-        if other.rule is not None and other is not placed and _is_narrower(other.rule, rule)
+        if other.rule is not None
+        and other is not placed
+        and _is_narrower(other.rule, rule)
+        and not denies_between(subject, placed, other)
     ]
     if not narrower:
         return None

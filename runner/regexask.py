@@ -32,7 +32,7 @@ _SENT: Ranges = ((33, 34), (36, 62), (64, 126))  # of a path as it is sent: no b
 _NICE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~:@=+,!$&'()*"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 17)
 def tree_of(expression: str) -> Tree | None:
     """The expression as a tree, None when it is not understood."""
     try:
@@ -54,6 +54,25 @@ def is_within(inner: str, outer: Sequence[str]) -> bool:
 def meet(one: str, other: str) -> bool:
     """Whether there is a path that both match. Raises Unknown."""
     return _finds(_automaton_of((one,)), _automaton_of((other,)), also=True, alphabet=_READ)
+
+
+def begin_alike(one: str, other: str) -> bool:
+    """Whether the literal beginnings of two expressions leave it open that they meet."""
+    first, second = _beginning(one), _beginning(other)
+    size = min(len(first), len(second))
+    return first[:size] == second[:size]
+
+
+@lru_cache(maxsize=1 << 17)
+def _beginning(expression: str) -> str:
+    """The text that all that an expression matches begins with, as far as it is written out."""
+    tree = tree_of(expression)
+    found = ""
+    for part in tree.parts if isinstance(tree, Series) else ():
+        if not isinstance(part, Chars) or len(part.ranges) != 1 or part.ranges[0][0] != part.ranges[0][1]:
+            break
+        found += chr(part.ranges[0][0])
+    return found
 
 
 def matches_any(expression: str, *, as_sent: bool) -> bool:
@@ -92,7 +111,7 @@ def _finds(first: Automaton, second: Automaton, *, also: bool, alphabet: Ranges)
     return False
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 17)
 def _representatives(borders: frozenset[int], alphabet: Ranges) -> tuple[int, ...]:
     """One character for each stretch of the alphabet in which none makes a difference, between these borders."""
     found = []
@@ -105,7 +124,7 @@ def _representatives(borders: frozenset[int], alphabet: Ranges) -> tuple[int, ..
 # --- examples -------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 17)
 def samples_of(expression: str) -> tuple[str, ...]:
     """A few texts that it matches, short ones first, of characters that need no encoding where possible; none where it
     is not understood."""
