@@ -53,7 +53,7 @@ def main() -> None:
         if config["mode"] == "prove":
             prove(loop, warden, config["probes"])
             end(0)
-        terminal = Terminal(loop, *config["terminal"]) if config["terminal"] else None
+        terminal = Terminal(loop, *config["terminal"]) if config.get("terminal") else None
         slave = terminal.slave if terminal is not None else None
         warden.start(config["argv"], config["env"], config["cwd"], config["stdin"], slave)
         agent_started = True
