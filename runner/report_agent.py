@@ -26,7 +26,7 @@ from impyard.runner.project import RunPaths
 from impyard.runner.times import seconds_of
 from impyard.runner.view import MAIN_ARGUMENT
 
-FIRST_STEPS, LAST_STEPS = 120, 180  # of a long run; those between are counted
+FIRST_STEPS, LAST_STEPS = 80, 120  # of a long run; those between are counted
 TEXT_CHARS = 800  # of what somebody says
 CALL_CHARS = 300  # of what a tool is called with
 RESULT_CHARS = 700

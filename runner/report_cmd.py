@@ -31,9 +31,10 @@ def report(run: str, project: Path | None, output: Path | None, opens: bool) -> 
     check of the log. The file loads nothing and runs no script. A run that goes on is shown as far as it is.
 
     \b
-    impyard report                   the newest run
-    impyard report last --open       and look at it
-    impyard report 20261130 -o r.html
+    Examples:
+      impyard report
+      impyard report last --open
+      impyard report 20261129-201824 -o run.html
     """
     from impyard.runner import markup, report_file
     from impyard.runner.report_data import gather

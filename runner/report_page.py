@@ -64,7 +64,10 @@ def _sections(report: Report) -> list[Section]:
     requests, agent = report.requests, report.agent
     sections: list[Section] = []
     if requests.denied:
-        note = "The most frequent first; requests that differ in a number or a hash only stand together."
+        note = (
+            "Requests that differ in a number or a hash only stand together. A command below a request shows the "
+            "change of the policy that would allow it, and asks before it makes it."
+        )
         sections.append(("denied", "Denied", note, list(tables.denials(report))))
     note = (
         "Times count from the run's start. What the judge decided stands beside ✓, ✗ and !. What stands behind a "
@@ -86,7 +89,7 @@ def _sections(report: Report) -> list[Section]:
             list(tables.credentials(report)),
         )
     )
-    if report.receipt:
+    if report.receipt.get("ended"):
         sections.append(("files", "Files", "", list(tables.files(report.receipt))))
     sections.append(("log", "Check of the log", "", tables.chain(report)))
     if report.receipt:

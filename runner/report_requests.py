@@ -22,9 +22,10 @@ from impyard.runner.outcomes import Outcome, Row, path_beside
 from impyard.runner.pathshape import shape
 from impyard.runner.times import seconds_of
 
-MAX_ROWS = 600  # groups in the timeline
+MAX_ROWS = 400  # groups in the timeline
 MAX_ROWS_A_GAP = 15  # of them between two steps of the agent
-MAX_DENIED = 60  # groups of denials; the most frequent of those kept are shown
+MAX_DENIED = 60  # kinds of denials that are shown: the most frequent of those that are told apart
+MAX_KINDS, MAX_KINDS_A_HOST = 240, 8  # of denials that are told apart
 MAX_HOSTS = 1000
 MAX_FAULTS = 20
 BARS = 60  # of the picture of the run
@@ -35,8 +36,8 @@ _MOST_JOINED = 4_000_000  # decisions of a run whose outcome is looked for
 class Group:
     """Requests that are alike. `entry` is the first of them, `times` how many there were.
 
-    `path` is theirs where they have the same, else its shape. `failed` were allowed and came to nothing, `error` says
-    why of one of them.
+    `path` is theirs where they have the same, else its shape; `mixed` ones have but host and reason in common. `failed`
+    were allowed and came to nothing, `error` says why of one of them.
     """
 
     entry: Entry
@@ -50,6 +51,7 @@ class Group:
     up: int = 0
     down: int = 0
     place: int = 0
+    mixed: bool = False
 
 
 @dataclass(slots=True)
@@ -194,6 +196,7 @@ class _Reader:
         self._group_of, self._host_of = array("I"), array("I")
         self._groups: list[Group] = []
         self._hosts: list[Host] = []
+        self._kinds: dict[tuple[str, int, str], int] = {}
 
     def seen(self, line: bytes) -> bytes:
         """Takes note of a line, and gives it back."""
@@ -278,12 +281,20 @@ class _Reader:
     def _denial(self, entry: Entry, at: float, times: int) -> None:
         denials = self.found.denials
         key = _alike(entry)
-        group = denials.get(key)
+        group, mixed = denials.get(key), False
         if group is None:
-            if len(denials) >= 4 * MAX_DENIED:
+            place = (entry.host, entry.port, entry.reason)
+            # Of a host that is asked for very many things, the rest is one kind.
+            if mixed := self._kinds.get(place, 0) >= MAX_KINDS_A_HOST:
+                key = place
+                group = denials.get(key)
+            elif len(denials) < MAX_KINDS:
+                self._kinds[place] = self._kinds.get(place, 0) + 1
+        if group is None:
+            if len(denials) >= MAX_KINDS:
                 self.found.denied_more += times
                 return
-            group = denials[key] = Group(entry, entry.path, at)
+            group = denials[key] = Group(entry, entry.path, at, mixed=mixed)
         _join(group, entry, at, times)
 
     def join(self, descriptor: int) -> None:

@@ -159,7 +159,7 @@ td { white-space: nowrap; }
   :root { --page: #fff; --card: #fff; --soft: #f4f4f2; }
   body { font-size: 10.5pt; }
   header { padding-top: 0; }
-  nav { display: none; }
+  nav, .json { display: none; }
   h2, h3 { break-after: avoid; }
   .card, .figures, .timeline > li, tr { break-inside: avoid; }
   details::details-content { content-visibility: visible; block-size: auto; }

@@ -20,6 +20,7 @@ from impyard.runner.text import shortened, size_text, unstarred
 from impyard.runner.typed import command_line
 from impyard.runner.view import duration_text
 
+OPEN_DENIED = 12  # kinds of denials that are shown at once; more are a tap away
 MAX_HOST_ROWS = 60
 MAX_FILES = 60
 RAW_CHARS = 48 * 1024
@@ -29,16 +30,11 @@ def denials(report: Report) -> Iterator[Node]:
     """Each kind of denied request: why, which rule came closest, and what would allow it."""
     requests = report.requests
     groups = sorted(requests.denials.values(), key=lambda group: (-group.times, group.at))
-    for group in groups[:MAX_DENIED]:
-        yield h(
-            "article",
-            h("h3", mark("deny"), " ", asked(group), " ", h("span", _when(group, report.start), cls="quiet")),
-            h("p", h("b", group.entry.reason), f": {REASONS.get(group.entry.reason, 'a reason of another version')}"),
-            _nearest(group),
-            _secret(group),
-            _command(group, report),
-            cls="card",
-        )
+    shown, folded = groups[:OPEN_DENIED], groups[OPEN_DENIED:MAX_DENIED]
+    yield [_denial(group, report) for group in shown]
+    if folded:
+        summary = h("summary", f"{many(len(folded), 'other kind')} of denied requests")
+        yield h("details", summary, [_denial(group, report) for group in folded], cls="raw")
     if sum(group.entry.reason in MENDABLE for group in groups) > 1:
         command = command_line("policy", "suggest", "--run", report.run.id, project=report.project)
         yield h("p", "Rules for all of them, as small as they can be: ", h("code", command))
@@ -49,6 +45,18 @@ def denials(report: Report) -> Iterator[Node]:
         yield h("p", f"{many(rest, 'other denied request')} {are} left out here. All of them: ", h("code", command))
 
 
+def _denial(group: Group, report: Report) -> Element:
+    return h(
+        "article",
+        h("h3", mark("deny"), " ", asked(group), " ", h("span", _when(group, report.start), cls="quiet")),
+        h("p", h("b", group.entry.reason), f": {REASONS.get(group.entry.reason, 'a reason of another version')}"),
+        _nearest(group),
+        _secret(group),
+        _command(group, report),
+        cls="card",
+    )
+
+
 def _when(group: Group, start: float) -> Node:
     if group.times == 1:
         return "at ", clock(group.at, start)
@@ -57,6 +65,8 @@ def _when(group: Group, start: float) -> Node:
 
 def _nearest(group: Group) -> Node:
     entry = group.entry
+    if group.mixed:
+        return None
     if entry.at is not None:
         return h("p", "Decided by ", h("code", shortened(f"{entry.at} {entry.rule or ''}".strip(), 200)))
     if entry.nearest is not None:
@@ -68,17 +78,17 @@ def _nearest(group: Group) -> Node:
 
 def _secret(group: Group) -> Node:
     secret = group.entry.secret
-    if secret is None:
+    if secret is None or group.mixed:
         return None
     told = {"credential": secret.credential, "kind": secret.kind, "where": secret.where}
     return h("p", h("span", f"It held {secret_text(told)}", cls="bad"))
 
 
 def _command(group: Group, report: Report) -> Node:
-    if group.entry.reason not in MENDABLE:
+    if group.entry.reason not in MENDABLE or group.mixed:
         return None
     command = command_line("policy", "allow", group.entry.id, project=report.project)
-    return h("p", "This shows the change that would allow it, and asks:", h("code", command, cls="command"))
+    return h("p", h("code", command, cls="command"))
 
 
 def hosts(report: Report) -> Iterator[Node]:
@@ -285,7 +295,7 @@ def raw(receipt: Mapping[str, Any]) -> Element:
     """The receipt as it is in its file."""
     text = json.dumps(receipt, indent=2, ensure_ascii=False)
     cut = "" if len(text) <= RAW_CHARS else f"\n… ({len(text) - RAW_CHARS} more characters)"
-    return h("details", h("summary", "run.json, as it is"), h("pre", Lines(text[:RAW_CHARS] + cut)), cls="raw")
+    return h("details", h("summary", "run.json, as it is"), h("pre", Lines(text[:RAW_CHARS] + cut)), cls="raw json")
 
 
 def _limits(limits: Mapping[str, Any]) -> Iterator[str]:

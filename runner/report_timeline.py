@@ -44,6 +44,8 @@ def asked(group: Group) -> Element:
     host = f"[{entry.host}]" if ":" in entry.host else entry.host
     port = "" if entry.port in (443, 80) else f":{entry.port}"
     scheme = "" if entry.scheme == "https" else f"{entry.scheme}://"
+    if group.mixed:
+        return h("code", shortened(unstarred(f"other requests to {scheme}{host}{port}"), PATH_CHARS))
     return h("code", shortened(unstarred(f"{entry.method} {scheme}{host}{port}{group.path}"), PATH_CHARS))
 
 

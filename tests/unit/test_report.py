@@ -275,6 +275,19 @@ def test_a_huge_run_is_a_page_of_bounded_size(run: Recorded, report: Report, mon
     assert re.search(r"more than \d+ other hosts", text)
 
 
+def test_a_host_that_is_asked_for_many_things_does_not_hide_the_others(run: Recorded, report: Report) -> None:
+    for number in range(400):
+        name = "".join("abcdefghij"[int(digit)] for digit in f"{number:03}")
+        run.decide(UNLISTED, request("GET", "many.test", f"/{name}"))
+    for number in range(30):
+        run.decide(UNLISTED, request("GET", f"h{number}.test", "/"))
+    run.end()
+    text = report().text
+    assert text.count("denied GET many.test/") == 8 + report_requests.MAX_ROWS_A_GAP, "in the kinds and the timeline"
+    assert "✗ denied other requests to many.test 392 times" in text and "denied GET h29.test/" in text
+    assert "27 other kinds of denied requests" in text and "left out here" not in text
+
+
 def test_bytes_are_those_of_every_request_also_of_those_without_a_row(
     run: Recorded, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
