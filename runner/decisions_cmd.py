@@ -201,12 +201,12 @@ def _run(root: Path, log: Path, run: str | None, *, log_may_know: bool) -> tuple
     try:
         return runs.resolve(root, run), None
     except runs.UnknownRun as exc:
-        if not run or not (log_may_know or _knows(log, run)):
+        if not run or not (log_may_know or knows(log, run)):
             raise
         return run, exc
 
 
-def _knows(log: Path, run: str) -> bool:
+def knows(log: Path, run: str) -> bool:
     """Whether the log has a decision of this run at all, be it one of impyard's own checks."""
     descriptor = logread.open_log(log)
     if descriptor is None:

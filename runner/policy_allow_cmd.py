@@ -101,7 +101,7 @@ def _meant(what: Sequence[str], log: Path) -> list[Recorded]:
                 "name decisions by their ids, or one request as METHOD URL",
                 hint="as in `impyard policy allow GET https://api.example.org/v1/models`",
             )
-        return [of_asked(asked(what[0], what[1]))]
+        return [of_asked(asked(what[0].upper(), what[1]))]
     found = {}
     for text in what:
         line = recorded(find(log, text).line)

@@ -50,7 +50,7 @@ def suggest(
       impyard policy suggest --since 1d --apply
     """
     from impyard.addon.policy import read_policy
-    from impyard.runner import policychange, runs, suggest_show
+    from impyard.runner import policychange, suggest_show
     from impyard.runner.policysuggest import suggestion
     from impyard.runner.recorded import key_of
 
@@ -59,8 +59,8 @@ def suggest(
     if as_json and applying:
         raise click.UsageError("--json prints; it does not go with --apply")
     root, paths = located(project, policies)
-    if run is not None:
-        run = runs.resolve(root, run)
+    log = root / "runs" / "decisions.jsonl"
+    run = _run(root, log, run)
     with ExitStack() as held:
         if yes:
             policychange.lock(paths, held)
@@ -88,8 +88,21 @@ def suggest(
         wanted = {key_of(asked) for each in made.rules for asked in each.evidence.samples}
         after = read_policy(made.contents, root=root)
         hosts = [each.where.host for each in made.rules]
-        others = policychange.flips(root / "runs" / "decisions.jsonl", hosts, policy, after, wanted)
+        others = policychange.flips(log, hosts, policy, after, wanted)
         return 0 if policychange.carry_out(contents, made.contents, root, others, yes=yes) else 1
+
+
+def _run(root: Path, log: Path, run: str | None) -> str | None:
+    """The whole id of the run that is meant; or the beginning of one of which only the log is left."""
+    from impyard.runner import runs
+    from impyard.runner.decisions_cmd import knows
+
+    try:
+        return run if run is None else runs.resolve(root, run)
+    except runs.UnknownRun:
+        if not run or not knows(log, run):
+            raise
+        return run
 
 
 def denials(root: Path, policy: Policy, run: str | None, since: str | None) -> tuple[Collector, int]:

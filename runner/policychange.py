@@ -51,16 +51,16 @@ def flips(
     found: list[Flip] = []
     seen: set[tuple[str, ...]] = set()
     was, is_now = Replay(before), Replay(after)
-    for host in dict.fromkeys(hosts):
-        for asked in decisions(log, Selection(hosts=[host])):
-            key = (*key_of(asked), asked.query, upgrade_of(asked))
-            if asked.host != host or key in seen or key[:2] in wanted or len(seen) > MOST_ASKED:
-                continue
-            seen.add(key)
-            with suppress(NotRecorded):
-                opened = is_now.decision(asked).allowed
-                if was.decision(asked).allowed is not opened:
-                    found.append(Flip(" ".join(key_of(asked)), asked.id, opened))
+    meant = set(hosts)
+    for asked in decisions(log, Selection(hosts=sorted(meant))):
+        key = (*key_of(asked), asked.query, upgrade_of(asked))
+        if asked.host not in meant or key in seen or key[:2] in wanted or len(seen) > MOST_ASKED:
+            continue
+        seen.add(key)
+        with suppress(NotRecorded):
+            opened = is_now.decision(asked).allowed
+            if was.decision(asked).allowed is not opened:
+                found.append(Flip(" ".join(key_of(asked)), asked.id, opened))
     return found
 
 

@@ -57,7 +57,10 @@ class Deciding:
 
 
 def deciding(request: Request, policy: Policy) -> tuple[Decision, Deciding | None]:
-    """The decision, and the rule of the policy that made it, if one did: of several readings, the lowest DENY."""
+    """The decision, and the rule of the policy that made it, if one did.
+
+    For a denial, the lowest DENY that some reading of the request meets, even if another reading meets no rule at all.
+    """
     trace = Trace()
     decision = judge(request, policy, trace)
     found: list[Deciding] = []
@@ -67,8 +70,6 @@ def deciding(request: Request, policy: Policy) -> tuple[Decision, Deciding | Non
             entry, rule = match
             number = next(n for n, each in enumerate(entry.rules) if each is rule)
             found.append(Deciding(entry, rule, number))
-    if decision.reason not in ("rule", "body-limit", "ambiguous-path"):
-        return decision, None
     return decision, max(found, key=lambda each: (each.entry.order, each.number), default=None)
 
 
@@ -106,7 +107,8 @@ def put(
         else:
             at = _first_deny(entry) if entry is not None and allow else None
         order = over.entry.order + 1
-    counts = [count_entries(data) for _, data in contents]
+    several = len(contents) > 1
+    counts = [count_entries(data) for _, data in contents] if several else [len(policy.entries)]
     made = None
     if entry is not None:
         try:

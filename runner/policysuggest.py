@@ -15,9 +15,10 @@ from pathlib import Path
 
 from impyard.addon.policy import Policy, read_policy
 from impyard.addon.request import is_address
+from impyard.addon.rules import DEFAULT_PORTS
 from impyard.runner.pathrules import NoRule, PathRule, exact, path_rules
 from impyard.runner.policyedit import NewEntry, NewRule, insert_entry
-from impyard.runner.policyput import Contents, Put, Where, is_below_deny, put
+from impyard.runner.policyput import Contents, Put, Where, deciding, is_below_deny, put
 from impyard.runner.recorded import upgrade_of, url_of
 from impyard.runner.replay import NotRecorded, Recorded, Replay
 from impyard.runner.suggestwords import READING, is_fetch, warnings
@@ -155,6 +156,8 @@ class Collector:
             return None
         if decision.reason not in MENDABLE:
             return Apart(decision.reason, example, decision.at)
+        if "%" in asked.path and (met := deciding(self.replay.request(asked), self.policy)[1]):
+            return Apart("rule", example, met.rule.at)  # by another reading: a rule for the path would not get past it
         if why := _unsuited(asked):
             return Apart(why, example)
         return kind_of(asked)
@@ -171,6 +174,8 @@ def kind_of(asked: Recorded) -> Kind:
 
 def _unsuited(asked: Recorded) -> str:
     """Why no rule should be written for a request that one would allow; "" when there is no reason."""
+    if asked.scheme not in DEFAULT_PORTS or not 0 < asked.port < 65536:
+        return "malformed"
     if not _METHOD.fullmatch(asked.method):  # above all `*`, which a rule takes for any
         return "method"
     if is_address(asked.host):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,10 @@ def test_a_run_and_a_time_narrow_it(project: AskedProject, told: Any) -> None:
     assert rules(document(told, "--run", RUN)) == [("a.example.org", ["GET"], "/1", 1)]
     assert rules(document(told, "--run", "last")) == [("a.example.org", ["GET"], "/2", 1)]
     assert rules(document(told, "--since", "2100-01-01")) == []
+    assert rules(document(told, "--run", "20261129-120")) == [("a.example.org", ["GET"], "/1", 1)]
+    shutil.rmtree(project.root / "runs" / RUN)  # as `runs prune` does; the log stays
+    assert rules(document(told, "--run", RUN)) == [("a.example.org", ["GET"], "/1", 1)]
+    assert told("suggest", "--run", "20251129")[0] == 1
     assert document(told)["rules"][0]["runs"] == [RUN, "20261129-130000-cd34"]
 
 
@@ -174,6 +179,7 @@ def test_what_no_rule_mends_is_listed_apart(project: AskedProject, told: Any, re
         ("ambiguous-path", "GET", "https://a.example.org/a/%2e%2e/b", {}),
         ("method", "*", "https://a.example.org/x", {}),
         ("private-address", "GET", "https://192.168.1.1/x", {}),
+        ("malformed", "GET", "https://a.example.org/x", {"scheme": "ftp"}),
         ("private-name", "GET", "https://db.internal/x", {}),
         ("otherwise", "GET", "https://a.example.org/x", {"headers": (("X-HTTP-Method-Override", "PUT"),)}),
     ],

@@ -16,12 +16,14 @@ from impyard.runner.pathrules import exact
 from impyard.runner.policyasked import asked, sent
 from impyard.runner.policyedit import NewRule
 from impyard.runner.policyput import Where, deciding, put
+from impyard.runner.policysuggest import Collector, suggestion
 from impyard.runner.policytext import Style, flow_text
+from impyard.runner.replay import Recorded
 from tests.support.fuzz import examples
 
 HOSTS = ["a.example", "b.example", "x.a.example"]
 WHOM = [*HOSTS, "*.example", "*.a.example", "*"]
-PATHS = ["/", "/a", "/a/b", "/a.b", "/secret/x", "/a%2fb"]
+PATHS = ["/", "/a", "/a/b", "/a.b", "/secret/x", "/secret/1", "/a%2fb", "/a/1", "/a/22", "/a/333", "/b/1/x", "/b/2/x"]
 EXPRESSIONS = ["/.*", "/a", "/a(/.*)?", "/secret(/.*)?", r"/a\.b", "/[^/]*", "(?i)/A"]
 METHODS = ["GET", "POST", "DELETE"]
 
@@ -115,6 +117,11 @@ def is_kept(old: bytes, new: bytes) -> bool:
     return all(char in left for char in old.replace(b"networkPolicies: []", b"networkPolicies:"))
 
 
+def recorded_of(request: Request, id: str) -> Recorded:
+    fields = {name: getattr(request, name) for name in ("method", "scheme", "host", "port", "path", "query")}
+    return Recorded(ts="", id=id, run="r", verdict="deny", reason="no-rule", headers={}, body_bytes=0, **fields)
+
+
 def verdicts(asked: list[Request], policy: Policy) -> list[bool]:
     return [judge(each, policy).allowed for each in asked]
 
@@ -151,6 +158,31 @@ def test_a_rule_decides_its_request_and_no_other(
             assert line[line.index(b"#") :] in new
         elif line.strip().startswith(b"#"):
             assert line in new.splitlines()
+
+
+@examples(40)
+@given(policies, st.integers(0, 10**6), st.lists(requests, min_size=1, max_size=16))
+def test_what_is_suggested_allows_all_that_it_is_for_and_no_more_than_new_requests(
+    policy: list[dict[str, Any]], seed: int, wanted: list[Request]
+) -> None:
+    contents = ((Path("policy.yaml"), written(policy, seed)),)
+    before = read_policy(contents)
+    found = Collector(before)
+    for number, request in enumerate(wanted):
+        if not judge(request, before).allowed:
+            found.add_denied(recorded_of(request, f"r.{number}"))
+    made = suggestion(contents, None, found)
+    after = read_policy(made.contents)
+    assert not [apart for apart in made.apart if apart.reason == "otherwise"]
+    hosts = {where.host for where in (rule.where for rule in made.rules)}
+    for request in wanted:
+        decision, now = judge(request, before), judge(request, after)
+        if decision.allowed:
+            assert now.allowed
+        elif decision.reason in ("no-rule", "unlisted-host") and deciding(request, before)[1] is None:
+            assert now.allowed and request.host in hosts
+        else:
+            assert not now.allowed
 
 
 def test_the_check_of_kept_text_sees_what_goes() -> None:
