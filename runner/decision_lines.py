@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -144,7 +145,7 @@ class Selection:
         rules: Sequence[str] = (),
         since: str | None = None,
         until: str | None = None,
-        failed: Container[str] | None = None,
+        failed: Collection[str] | None = None,
     ) -> None:
         self.run = run
         self.verdict = "deny" if denied else "allow" if failed is not None else verdict
@@ -202,6 +203,20 @@ class Selection:
         self.damaged += 1
         if self.first_damage is None or line.offset < self.first_damage.offset:
             self.first_damage = line
+
+    def uncounted(self) -> Selection:
+        """The same choice, which has left out nothing yet."""
+        other = copy.copy(self)
+        other.damaged = other.own = other.demo = 0
+        other.first_damage = None
+        return other
+
+    def add_counts(self, other: Selection) -> None:
+        """Take over what the same choice left out in a later part of the log."""
+        self.damaged += other.damaged
+        self.own += other.own
+        self.demo += other.demo
+        self.first_damage = self.first_damage or other.first_damage
 
     def wants(self, entry: Entry) -> bool:
         """Whether a decision is among those that are meant; one of impyard's own is counted."""

@@ -49,14 +49,15 @@ def lines(log: Path, selection: Selection) -> Iterator[logread.Line]:
     if descriptor is None:
         return
     try:
-        start = start_of(descriptor, selection.since) if selection.since else 0
-        yield from logread.forward(descriptor, start, needles=selection.needles)
+        start, end = span_of(descriptor, selection)
+        yield from logread.forward(descriptor, start, end, selection.needles)
     finally:
         os.close(descriptor)
 
 
-def batches(log: Path, selection: Selection) -> Iterator[list[Entry]]:
-    """All decisions from `selection.since` on, some hundred at a time, as fast as can be.
+def batches(log: Path, selection: Selection, span: tuple[int, int] | None = None) -> Iterator[list[Entry]]:
+    """All decisions of the times that are meant, some hundred at a time, as fast as can be; or those in the bytes
+    `span`, which begin and end with a line.
 
     They are not all meant: `selection.wants` says which are. For the rest as `read`.
     """
@@ -64,8 +65,7 @@ def batches(log: Path, selection: Selection) -> Iterator[list[Entry]]:
     if descriptor is None:
         return
     try:
-        start = start_of(descriptor, selection.since) if selection.since else 0
-        end = os.fstat(descriptor).st_size
+        start, end = span or span_of(descriptor, selection)
         for offset, piece in logread.blocks(descriptor, start, end, selection.needles):
             entries = parse_all(piece)
             yield _one_by_one(offset, piece, selection) if entries is None else entries
@@ -110,6 +110,30 @@ def start_of(descriptor: int, since: str) -> int:
     return 0
 
 
+def end_of(descriptor: int, until: str, size: int) -> int:
+    """A byte where a line ends, within the first `size`, behind which no line is older than `until`."""
+    position = size
+    while position > 0:
+        begin = max(position - PROBE_BYTES, 0)
+        if any(ts < until for ts in times_in(os.pread(descriptor, min(PROBE_BYTES + 64, size - begin), begin))):
+            break
+        position = begin
+    while position < size:  # to the end of the line that stands there
+        block = os.pread(descriptor, min(PROBE_BYTES, size - position), position)
+        newline = block.find(b"\n") + 1
+        if newline or not block:
+            return position + newline
+        position += len(block)
+    return size
+
+
+def span_of(descriptor: int, selection: Selection) -> tuple[int, int]:
+    """The bytes of the file that may hold what is meant, by the times that are asked for."""
+    start = start_of(descriptor, selection.since) if selection.since else 0
+    end = os.fstat(descriptor).st_size
+    return start, max(end_of(descriptor, selection.until, end), start) if selection.until else end
+
+
 def times_in(text: bytes) -> list[str]:
     """The times of the lines in a piece of a log. What a request held cannot pose as one: quotes in it are escaped."""
     return [ts.decode("ascii", "replace") for ts in _TS.findall(text)]
@@ -118,6 +142,8 @@ def times_in(text: bytes) -> list[str]:
 def page(descriptor: int, count: int, selection: Selection, size: int | None = None) -> list[logread.Line]:
     """The last `count` lines that are meant, in the file's order; with `selection.since`, older ones are not read."""
     found: list[logread.Line] = []
+    if selection.until is not None:
+        size = end_of(descriptor, selection.until, os.fstat(descriptor).st_size if size is None else size)
     older_from: int | None = None  # from this line backwards, all were too old
     for line in logread.from_end(descriptor, size, selection.needles) if count else ():
         if selection.since is not None and (times := times_in(line.text[:200])):

@@ -13,7 +13,7 @@ import click
 
 from impyard.runner import outcomes
 from impyard.runner.decision_lines import Selection
-from impyard.runner.decisions_summary import Group, Summary
+from impyard.runner.decisions_summary import Group, summed_up
 from impyard.runner.decisions_view import nothing, say_left_out, warn_of_damage
 from impyard.runner.text import columns_of, size_text, visible
 
@@ -32,7 +32,7 @@ COLOURS = {"allowed": "green", "failed": "yellow", "denied": "bold red"}
 
 def show_summary(log: Path, selection: Selection, *, count: int | None, as_json: bool, as_csv: bool) -> None:
     """Print the groups, those of the hosts with the most requests first; `count` of them, or a terminal's page."""
-    summary = Summary(log, outcomes.path_beside(log), selection)
+    summary = summed_up(log, outcomes.path_beside(log), selection)
     every = summary.groups
     columns = None if as_json or as_csv else columns_of(sys.stdout)
     groups = every[: PAGE if count is None and columns else count]

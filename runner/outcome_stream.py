@@ -83,13 +83,15 @@ class Joiner[T]:
         if self._ready:
             yield from self._ready
             self._ready.clear()
-        while True:
+        while ts is not None or waiting:
             if not self._ahead:
                 self._ahead = next(self._batches, [])[::-1]
                 if not self._ahead:
                     return
             ahead = self._ahead
             while ahead:
+                if ts is None and not waiting:
+                    return
                 outcome = ahead[-1]
                 owner = waiting.pop(outcome.id, None)
                 if owner is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -104,25 +104,26 @@ def join(path: Path, rows: list[Row]) -> list[Row]:
     return [row._replace(outcome=found.get(row.entry.id)) for row in rows]
 
 
-def failures(path: Path, since: str | None = None) -> set[str]:
+def failures(path: Path, since: str | None = None) -> Collection[str]:
     """The ids of requests that came to nothing, the newest `MOST_FAILED`, or those from `since` on.
 
     Raises ImpyardError when the file cannot be read; one that is missing has none.
     """
     descriptor = logread.open_log(path)
-    found: set[str] = set()
+    found: OrderedDict[str, None] = OrderedDict()
     if descriptor is None:
         return found
+    needle = b'"error":"'  # of a request that did not fail it is null
     try:
-        # A line without a failure says `"error":null`; blocks of nothing else are not even split.
-        for line in logread.from_end(descriptor, needles=(b'"error":"',)):
-            outcome = parse(line.text) if b'"error":' in line.text else None
-            if outcome is None:
-                continue
-            if outcome.failed and (since is None or outcome.ts >= since):
-                found.add(outcome.id)
-                if len(found) >= MOST_FAILED:
-                    break
+        for _, piece in logread.blocks(descriptor, 0, os.fstat(descriptor).st_size, (needle,)):
+            at = piece.find(needle)
+            while at >= 0:
+                begin, end = piece.rfind(b"\n", 0, at) + 1, piece.find(b"\n", at)
+                end = len(piece) if end < 0 else end
+                outcome = parse(piece[begin:end])
+                if outcome is not None and outcome.failed and (since is None or outcome.ts >= since):
+                    put(found, outcome.id, None, MOST_FAILED)
+                at = piece.find(needle, end)
     finally:
         os.close(descriptor)
     return found
@@ -165,10 +166,10 @@ class Failures:
         self._tail.close()
 
 
-def put[T](held: OrderedDict[str, T], key: str, value: T) -> None:
-    """Keep `value`; of more than `MOST_OPEN`, the oldest goes."""
+def put[T](held: OrderedDict[str, T], key: str, value: T, most: int = MOST_OPEN) -> None:
+    """Keep `value`; of more than `most`, the oldest goes."""
     held[key] = value
-    if len(held) > MOST_OPEN:
+    if len(held) > most:
         held.popitem(last=False)
 
 

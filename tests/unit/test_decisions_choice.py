@@ -18,7 +18,7 @@ import pytest
 from impyard.addon.reasons import REASONS
 from impyard.runner import cli, decisions_csv, decisions_summary, outcome_stream
 from impyard.runner.decision_lines import Selection
-from impyard.runner.decisions_summary import Summary
+from impyard.runner.decisions_summary import Summary, summed_up
 from impyard.runner.outcomes import failures
 from impyard.runner.when import moment
 
@@ -292,6 +292,36 @@ def test_the_bytes_are_those_of_the_outcomes(
     assert sum(group.bytes_down for group in one.groups) == expected["h3.example.org"]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_two_processes_find_what_one_does(project: Path, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    lines, outcomes, _ = random_log(random.Random(5), set_back=False)
+    log, beside = project / "runs" / "decisions.jsonl", project / "runs" / "outcomes.jsonl"
+    log.write_bytes(b"damage\n" + b"".join(lines) + b'{"ts":"half')
+    beside.write_bytes(b"".join(outcomes))
+
+    def found() -> tuple[list[dict[str, Any]], int, int, int]:
+        selection = Selection()
+        summary = summed_up(log, beside, selection)
+        assert selection.first_damage is not None
+        return [g.record() for g in summary.groups], summary.unknown, selection.damaged, selection.first_damage.offset
+
+    alone = found()
+    monkeypatch.setattr(decisions_summary, "PARALLEL_BYTES", 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    children: list[int] = []
+    fork = os.fork
+
+    def forked() -> int:
+        if fails:
+            raise OSError("no more processes")
+        children.append(fork())
+        return children[-1]
+
+    monkeypatch.setattr(os, "fork", forked)
+    assert found() == alone and alone[2:] == (2, 0)
+    assert len(children) == (0 if fails else 1)
+
+
 def test_what_a_box_makes_up_does_not_fill_the_memory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions_summary, "MOST_GROUPS", 10)
     monkeypatch.setattr(decisions_summary, "MOST_PATHS", 10)
@@ -410,5 +440,5 @@ def test_what_was_denied_after_all_is_no_failure(project: Path) -> None:
     outcomes = project / "runs" / "outcomes.jsonl"
     later = "no-rule: judged again before it went"
     outcomes.write_bytes(outcome(1, error="gone") + outcome(2, error=later) + b'"error":"\n' + outcome(3))
-    assert failures(outcomes) == {f"{RUN}.1"}
-    assert failures(outcomes, stamp(1)) == set()
+    assert list(failures(outcomes)) == [f"{RUN}.1"]
+    assert list(failures(outcomes, stamp(1))) == []
