@@ -242,3 +242,10 @@ def test_what_is_not_understood_gets_no_answer(expression: str) -> None:
         return
     with pytest.raises(Unknown):
         is_within(expression, ["/"])
+
+
+def test_the_document_lists_the_lints_there_are() -> None:
+    text = (TESTS.parent / "docs" / "policy-tools.md").read_text()
+    listed = re.search(r"<!-- lints -->\n(.*?)<!-- /lints -->", text, re.S)
+    assert listed is not None
+    assert listed[1] == "".join(f"| `{code}` | {about} |\n" for code, about in CODES.items())
