@@ -72,7 +72,7 @@ def _pip(found: Found, hosts: Sequence[str], files: Sequence[str], look: bool, m
         given(found, "pip-files", files)
         return
     if look:
-        for address in hosts or registries_pip.addresses(machine):
+        for address in hosts or [a for a in registries_pip.addresses(machine) if not registries_pip.is_local(a)]:
             index = place_of(address)
             looked[index] = registries_pip.files_named(index, *registries_look.page(address, "pip/"))
     registries_pip.files_of(machine, found, looked)

@@ -166,7 +166,8 @@ def _at(item: str, named: re.Match[str], place: Place) -> str:
         lines.append(f"    scheme: {place.scheme}")
     if place.port != DEFAULT_PORTS[place.scheme]:
         lines.append(f"    port: {place.port}")
-    words = {"prefix": expression(place.prefix), **dict(place.words)}
+    base = place.prefix.removesuffix("simple/")  # of an index for pip
+    words = {"prefix": expression(place.prefix), "base": expression(base), **dict(place.words)}
     text = item[: named.start()] + "\n".join(lines) + item[named.end() :]
     return re.sub(
         r"^( +path: )(.*)$",

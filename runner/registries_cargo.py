@@ -114,7 +114,7 @@ def _asked(machine: Machine) -> str | None:
         _, err = machine.ask(
             "cargo", "fetch", cwd=project, CARGO_HOME=str(project / "home"), CARGO_NET_RETRY="0",
             CARGO_HTTP_PROXY=nowhere, HTTPS_PROXY=nowhere, https_proxy=nowhere, NO_PROXY="", no_proxy="",
-            RUSTUP_HOME=machine.env.get("RUSTUP_HOME", str(machine.home / ".rustup")),
+            RUSTUP_AUTO_INSTALL="0", RUSTUP_HOME=machine.env.get("RUSTUP_HOME", str(machine.home / ".rustup")),
         )  # fmt: skip
     said = _SAID.search(err)
     return said[1] if said else None

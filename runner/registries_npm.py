@@ -31,7 +31,7 @@ def read(machine: Machine, found: Found) -> None:
 
 def _asked(machine: Machine) -> dict[str, str]:
     """What npm says that it would use: it knows its default, and all the files."""
-    out, _ = machine.ask("npm", "config", "list", "--json")
+    out, _ = machine.ask("npm", "config", "list", "--json", npm_config_update_notifier="false")
     try:
         values = json.loads(out)
     except ValueError:

@@ -28,10 +28,15 @@ def addresses(machine: Machine) -> list[str]:
     return [each for each in (main, *more) if each]
 
 
+def is_local(address: str) -> bool:
+    """Whether an index is a folder of this machine."""
+    return address.startswith(("file:", "/"))
+
+
 def read(machine: Machine, found: Found) -> None:
     """Fill `pip`. Raises ImpyardError without an index."""
     for address in addresses(machine):
-        if urlsplit(address).scheme == "file" or address.startswith("/"):
+        if is_local(address):
             found.notes.append("an index in a folder of this machine is left out: the box does not see it")
             continue
         found.add("pip", place_of(address, found.notes))

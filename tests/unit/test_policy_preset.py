@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from impyard.addon.judge import judge
-from impyard.addon.policy import load_policy
-from impyard.runner import cli, presets
+from impyard.addon.policy import load_policy, read_policy
+from impyard.runner import cli, preset_add, presets
 from impyard.runner.policyasked import asked, sent
+from tests.attacks.test_properties_policy import entries as some_entries
+from tests.attacks.test_properties_policy import written
+from tests.support.fuzz import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 MINE = """\
@@ -184,3 +191,31 @@ def test_a_broken_policy_is_not_touched(project: Path, capsys: pytest.CaptureFix
     status, _, err = call(capsys, "add", "openai", "--yes")
     assert status == 1 and 'action "DNEY"' in err
     assert text(project) == broken
+
+
+hosts = st.sampled_from(["github.com", "api.github.com", "*.com", "*", "a.test", "*.github.com"])
+entries = some_entries.map(dict).flatmap(lambda entry: hosts.map(lambda host: {**entry, "host": host}))
+# What a preset allows, and next to it.
+questions = st.sampled_from(
+    [("github-clone", "GET", "github.com", "/octo/hello/info/refs"), ("github", "GET", "api.github.com", "/a"),
+     ("github-clone", "POST", "github.com", "/octo/hello/git-upload-pack"), ("github", "GET", "api.github.com", "/a/b"),
+     ("github", "PUT", "api.github.com", "/a/b"), ("github-clone", "GET", "api.github.com", "/a")]
+)  # fmt: skip
+odd = st.sampled_from(["", "", "", "/../x", "%2fx", ";a=1", "//"])
+
+
+@examples(100)
+@given(st.lists(entries, min_size=1, max_size=4), questions, odd)
+def test_whatever_the_policy_decides_it_goes_on_to_decide(
+    policy: list[dict[str, Any]], question: tuple[str, str, str, str], more: str
+) -> None:
+    name, method, host, path = question
+    file, root = Path("/project/policies/gateway.yaml"), Path("/project")
+    before = written(policy)[0].encode()
+    done = preset_add.add(before, file, root, presets.entries_text(presets.preset(name), {}), name)
+    old, new = (read_policy([(file, data)], root=root) for data in (before, done.data))
+    assert len(new.entries) == len(old.entries) + len(done.added)
+    request = replace(sent(asked(method, f"https://{host}/")), path=path + more, query="service=git-upload-pack")
+    was, now = judge(request, old), judge(request, new)
+    if was.reason in ("rule", "body-limit"):
+        assert (was.allowed, was.rule, was.reason) == (now.allowed, now.rule, now.reason)
