@@ -34,7 +34,7 @@ def read(machine: Machine, found: Found) -> None:
         found.add("apt", within(place, flat=flat))
     if not found.places.get("apt"):
         raise missing("source of apt", name="apt")
-    found.notes.insert(0, f"apt's sources here: {', '.join(place.url for place in found.places['apt'])}")
+    found.notes.insert(0, f"sources of this machine: {', '.join(place.url for place in found.places['apt'])}")
 
 
 def within(place: Place, *, flat: bool = False) -> Place:

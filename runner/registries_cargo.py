@@ -40,7 +40,7 @@ def read(machine: Machine, found: Found) -> None:
         found.add("cargo", place_of(address, found.notes))
     if not found.places.get("cargo"):
         raise missing("index of crates", name="cargo")
-    found.notes.insert(0, f"cargo's indexes, by its configuration: {', '.join(p.url for p in found.places['cargo'])}")
+    found.notes.insert(0, f"indexes, by cargo's configuration: {', '.join(p.url for p in found.places['cargo'])}")
 
 
 def files_of(machine: Machine, found: Found, looked: dict[Place, str]) -> None:

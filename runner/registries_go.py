@@ -28,7 +28,7 @@ def read(machine: Machine, found: Found) -> None:
         found.notes.append("GOSUMDB is not known here: the checksum database is asked by the proxy only")
     elif sums[0] != "off":
         given(found, "go-sums", [sums[1] if len(sums) > 1 else sums[0].partition("+")[0]])
-    found.notes.insert(0, f"Go's proxies, by {by}: {', '.join(place.url for place in found.places['go'])}")
+    found.notes.insert(0, f"proxies, by {by}: {', '.join(place.url for place in found.places['go'])}")
 
 
 def _asked(machine: Machine) -> dict[str, str]:

@@ -26,7 +26,7 @@ def read(machine: Machine, found: Found) -> None:
     addresses += [value for _, value in scopes]
     given(found, "npm", addresses)
     told = ", ".join(place.url for place in found.places["npm"])
-    found.notes.insert(0, f"npm's registries, by {by}: {told}")
+    found.notes.insert(0, f"registries, by {by}: {told}")
 
 
 def _asked(machine: Machine) -> dict[str, str]:

@@ -37,14 +37,13 @@ def read(machine: Machine, found: Found) -> None:
     """Fill `pip`. Raises ImpyardError without an index."""
     for address in addresses(machine):
         if is_local(address):
-            found.notes.append("an index in a folder of this machine is left out: the box does not see it")
+            if (note := "an index in a folder of this machine is left out: the box does not see it") not in found.notes:
+                found.notes.append(note)
             continue
         found.add("pip", place_of(address, found.notes))
     if not found.places.get("pip"):
         raise missing("index of Python packages", name="pip")
-    found.notes.insert(
-        0, f"pip's indexes, by its configuration: {', '.join(place.url for place in found.places['pip'])}"
-    )
+    found.notes.insert(0, f"indexes, by pip's configuration: {', '.join(place.url for place in found.places['pip'])}")
 
 
 def files_of(machine: Machine, found: Found, looked: dict[Place, list[Place]]) -> None:
