@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 
 from impyard.box.guard import protect_process_1
 from impyard.box.loop import READ, Loop
-from impyard.box.terminal import take_over
 
 CEILING, REFUSED, GATEWAY_LOST = 124, 125, 126
 OF_THE_RELAY = (CEILING, REFUSED, GATEWAY_LOST)
@@ -170,6 +169,8 @@ class Warden:
         doing = "take over the terminal" if terminal is not None else f"open {stdin}"
         try:
             if terminal is not None:
+                from impyard.box.terminal import take_over
+
                 take_over(terminal)
             else:
                 os.dup2(os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)

@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":  # python3 -I leaves the script's folder out
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -29,7 +29,9 @@ if __name__ == "__main__":  # python3 -I leaves the script's folder out
 from impyard.box.loop import READ, Loop
 from impyard.box.pid1 import GATEWAY_LOST, Warden, end, harden, refuse
 from impyard.box.services import PROXY, Doorway, Names, name_limit
-from impyard.box.terminal import Terminal
+
+if TYPE_CHECKING:
+    from impyard.box.terminal import Terminal
 
 CONFIG = "/run/impyard/box.json"
 PROBES_LIMIT_S = 20.0
@@ -53,7 +55,7 @@ def main() -> None:
         if config["mode"] == "prove":
             prove(loop, warden, config["probes"])
             end(0)
-        terminal = Terminal(loop, *config["terminal"]) if config.get("terminal") else None
+        terminal = make_terminal(loop, config.get("terminal"))
         slave = terminal.slave if terminal is not None else None
         warden.start(config["argv"], config["env"], config["cwd"], config["stdin"], slave)
         agent_started = True
@@ -68,6 +70,15 @@ def main() -> None:
         if agent_started:
             end(GATEWAY_LOST)
         refuse(f"{type(exc).__name__}: {exc}")
+
+
+def make_terminal(loop: Loop, size: list[int] | None) -> Terminal | None:
+    """The agent's terminal, of `size` (rows, columns), for a run that has one."""
+    if not size:
+        return None
+    from impyard.box.terminal import Terminal  # what no other run waits for
+
+    return Terminal(loop, *size)
 
 
 def hold_lifeline(loop: Loop, door: str, agent_started: Callable[[], bool]) -> socket.socket:

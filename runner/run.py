@@ -396,7 +396,7 @@ class _Run:
         if receipt.decisions.get("denied_hosts") and not self.options.learn:
             files = [word for file in self.options.policies for word in ("--policy", str(file))]
             found.append(("suggest", command_line("policy", "suggest", "--run", receipt.run, *files, project=project)))
-        if self.screen is not None:
+        if self.screen is not None and any(self.enclosure.paths.session.iterdir()):  # else nothing was said
             found.append(("resume", command_line("runs", "resume", receipt.run, "-i", project=project)))
         return found
 

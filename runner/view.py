@@ -402,8 +402,10 @@ def _lines(shown: str, room: int, hanging: str = "") -> list[str]:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration as people say it: `3.2 s`, `12 min 5 s`, `30 min`."""
+    """A duration as people say it: `3.2 s`, `12 min 5 s`, `30 min`, `8 h`, `2 h 5 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s".replace(".0 s", " s")
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"

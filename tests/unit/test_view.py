@@ -393,7 +393,17 @@ def test_a_reader_that_is_gone_shows_as_an_oserror() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0 s"), (3.21, "3.2 s"), (59.0, "59 s"), (60, "1 min"), (725.2, "12 min 5 s")]
+    ("seconds", "text"),
+    [
+        (0.04, "0 s"),
+        (3.21, "3.2 s"),
+        (59.0, "59 s"),
+        (60, "1 min"),
+        (725.2, "12 min 5 s"),
+        (3599.9, "1 h"),
+        (28800, "8 h"),
+        (7505, "2 h 5 min"),
+    ],
 )
 def test_durations_read_as_people_say_them(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
