@@ -323,7 +323,7 @@ def test_nothing_is_written_where_nobody_can_be_asked(project: AskedProject, tol
     assert project.policy.read_text() == POLICY
 
 
-@pytest.mark.parametrize("kind", ["broken", "pipe", "missing", "read-only", "large"])
+@pytest.mark.parametrize("kind", ["broken", "folder", "pipe", "missing", "read-only", "large"])
 @pytest.mark.parametrize(
     "words", [("allow", "GET", "https://b.example.org/x", "--yes"), ("suggest",)], ids=lambda words: words[0]
 )
