@@ -87,7 +87,7 @@ overrides = st.sampled_from(
 )  # fmt: skip
 
 
-@examples(60)
+@examples(50)
 @given(some_policies, any_asked, overrides)
 def test_under_the_same_policy_it_says_what_was_recorded(
     entries: list[dict[str, Any]], question: Asked, more: tuple[tuple[str, str], ...]
@@ -105,7 +105,7 @@ def test_under_the_same_policy_it_says_what_was_recorded(
         )  # fmt: skip
 
 
-@examples(60)
+@examples(50)
 @given(some_policies, some_policies, st.lists(any_asked, min_size=1, max_size=4), overrides)
 def test_under_another_policy_it_says_what_the_judge_says_of_the_request_itself(
     old: list[dict[str, Any]], new: list[dict[str, Any]], questions: list[Asked], more: tuple[tuple[str, str], ...]
@@ -132,7 +132,7 @@ some_headers = st.sampled_from(
 )  # fmt: skip
 
 
-@examples(80)
+@examples(60)
 @given(st.sampled_from(["GET", "POST", "sk-" + "a" * 20]), paths, st.lists(secrets, max_size=4).map("&".join),
        some_headers, st.sampled_from([0, 10, 11, None]))  # fmt: skip
 def test_what_was_not_recorded_as_it_was_is_never_guessed(
