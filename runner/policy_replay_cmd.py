@@ -83,7 +83,9 @@ def replay(
         lines = "1 damaged line" if selection.damaged == 1 else f"{selection.damaged} damaged lines"
         click.echo(as_typed(f"warning: {lines} left out; `impyard decisions --verify` checks every line"), err=True)
     if not tally.count and not as_json:
-        click.echo("no decisions to judge again", err=True)
+        own = selection.own or selection.demo
+        left_out = ": impyard's own checks and its demo model are left out" if own else ""
+        click.echo(f"no decisions to judge again{left_out}", err=True)
     return _status(tally, fail_on)
 
 
