@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from pathlib import Path
@@ -111,6 +112,16 @@ def test_nobody_is_asked_without_a_terminal(file: Path, capsys: pytest.CaptureFi
     assert "--yes" in str(failed.value.hint) and file.read_bytes() == b"old\n"
     assert ask_and_replace(file, file.parent, b"old\n", b"new\n", yes=True)
     assert capsys.readouterr().out.splitlines()[-2:] == ["-old", "+new"]
+
+
+@pytest.mark.parametrize(("answer", "done"), [("y\n", True), ("n\n", False), ("\n", False)])
+def test_a_person_is_asked_and_may_say_no(file: Path, monkeypatch: pytest.MonkeyPatch, answer: str, done: bool) -> None:
+    keys = io.StringIO(answer)
+    monkeypatch.setattr(keys, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", keys)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert ask_and_replace(file, file.parent, b"old\n", b"new\n", yes=False) is done
+    assert file.read_bytes() == (b"new\n" if done else b"old\n")
 
 
 def test_a_difference_is_one_for_other_tools_too() -> None:
