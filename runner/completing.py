@@ -110,7 +110,7 @@ def runs(context: click.Context) -> Iterator[Item]:
 
     known = sorted((e.name for e in os.scandir(folder) if RUN_ID.fullmatch(e.name)), reverse=True)
     if known:
-        yield CompletionItem("last", help=_about(folder / known[0]))
+        yield CompletionItem("last", help="the newest run")
     for name in known[:MAX_RUNS]:
         yield CompletionItem(name, help=_about(folder / name))
 

@@ -1,4 +1,4 @@
-"""The whole suite in two processes side by side, and then what must be alone: `python -m tests.side_by_side`.
+"""The whole suite in three processes side by side, and then what must be alone: `python -m tests.side_by_side`.
 
 Most tests wait: for a container, a timer, a connection. Each part's output comes whole, when the part has ended; the
 last line adds up pytest's own closing lines, and the status is 1 when any part fails. Words are handed on to pytest.
@@ -17,9 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Every test is in one of them, by its marks. Only one part has boxes: their tests look at what the engine has left.
-BESIDE = {"boxes": "box and not alone", "no boxes": "not box and not alone"}
-AFTER = {"alone": "alone"}
+# Every test is in just one of them, by its marks, and in one of these folders if it has a box: see their test.
+WITH_BOXES = ("tests/box", "tests/attacks")
+BESIDE = {
+    "no boxes": ("not box and not alone", ("tests",)),
+    "boxes": ("box and not waits and not alone", WITH_BOXES),
+    "boxes that wait": ("box and waits and not alone", WITH_BOXES),
+}
 # pytest's closing line, as in "2 failed, 10 passed, 3 deselected, 1 error in 4.20s (0:00:04)".
 CLOSING = re.compile(r"^=*\s*((?:\d+ [a-z]+(?:, )?)+|no tests ran) in [\d.]+s")
 NO_TESTS = 5  # pytest's status: words may have left nothing of a part
@@ -31,7 +35,7 @@ def main(words: Sequence[str]) -> int:
     total: Counter[str] = Counter()
     failed = False
     try:
-        for parts in (BESIDE, AFTER):
+        for parts in (BESIDE, {"alone": ("alone", alone())}):
             for name, status, output in run(parts, words):
                 print(f"--- {name}\n{output.rstrip()}", flush=True)
                 failed |= status not in (0, NO_TESTS)
@@ -42,13 +46,21 @@ def main(words: Sequence[str]) -> int:
     return 1 if failed or not total["passed"] else 0
 
 
-def run(parts: Mapping[str, str], words: Sequence[str]) -> list[tuple[str, int, str]]:
-    """Run parts at once; each one's name, status and output."""
+def alone() -> Sequence[str]:
+    """The files that have tests of that mark: to look for them in all would take longer than they do."""
+    files = (ROOT / "tests").rglob("test_*.py")
+    return [str(path.relative_to(ROOT)) for path in sorted(files) if "mark.alone" in path.read_text()]
+
+
+def run(parts: Mapping[str, tuple[str, Sequence[str]]], words: Sequence[str]) -> list[tuple[str, int, str]]:
+    """Run parts (marks and files, by name) at once; each one's name, status and output. `words` may name files."""
     with contextlib.ExitStack() as stack:
         begun = []
-        for name, marks in parts.items():
+        for name, (marks, files) in parts.items():
             output = stack.enter_context(tempfile.TemporaryFile())
             command = [sys.executable, "-m", "pytest", "-q", "-m", marks, *words]
+            if not any(Path(word).exists() for word in words):
+                command += files
             begun.append((name, output, subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)))
         ended = []
         for name, output, process in begun:

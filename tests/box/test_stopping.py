@@ -17,7 +17,7 @@ from impyard.runner import engine
 
 CHECKOUT = Path(str(package.__file__)).parent.parent
 
-pytestmark = pytest.mark.box
+pytestmark = [pytest.mark.box, pytest.mark.waits]
 
 
 @pytest.fixture

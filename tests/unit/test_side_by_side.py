@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 
-from tests.side_by_side import ROOT, closing_line, counts
+from tests.side_by_side import BESIDE, ROOT, WITH_BOXES, closing_line, counts
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,24 @@ from tests.side_by_side import ROOT, closing_line, counts
 )
 def test_a_part_says_how_its_tests_ended_or_counts_as_an_error(output: str, status: int, found: dict[str, int]) -> None:
     assert counts(output, status) == found
+
+
+def matches(expression: str, marks: Sequence[str]) -> bool:
+    def has(name: str, /, **_kwargs: object) -> bool:
+        return name in marks
+
+    return Expression.compile(expression).evaluate(has)
+
+
+def test_every_test_is_in_just_one_part() -> None:
+    """Whatever its marks are; and none with a box lies where the parts with boxes do not look."""
+    expressions = [*(marks for marks, _ in BESIDE.values()), "alone"]
+    for marks in itertools.product(("box", ""), ("waits", ""), ("alone", ""), ("gateway", "")):
+        assert len([each for each in expressions if matches(each, marks)]) == 1, marks
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if re.search(r"mark\.box\b", path.read_text())]
+    own = Path(__file__)
+    assert [path for path in files if path.parent.relative_to(ROOT).as_posix() not in WITH_BOXES and path != own] == []
+    assert len(files) > 20
 
 
 def test_the_closing_line_is_one_that_ci_finds() -> None:
