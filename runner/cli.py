@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import streams
+from impyard.runner import helptext, streams
 from impyard.runner.lazygroup import Entry, LazyGroup
 from impyard.runner.streams import OutputError
 from impyard.runner.text import columns_of, visible, wrapped
@@ -25,6 +25,8 @@ READER_GONE = 141  # what a shell shows for other tools whose reader has gone: 1
 INDENT = "  "  # before the second line of a long error
 REFUSED = 125  # the status that `docker run` uses when nothing was started
 
+
+click.Context.formatter_class = helptext.Formatter  # of every command, wherever it is defined
 
 COMMANDS: dict[str, Entry] = {
     "run": Entry("impyard.runner.run_cmd:run", "Run the agent in a locked box on a prompt.", REFUSED),
@@ -59,11 +61,9 @@ class Root(LazyGroup):
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
         formatter.write_paragraph()
+        width = max(len(command) for command, _ in EXAMPLES) + 2
         with formatter.indentation():
-            # Too narrow for both columns, the second goes below the first.
-            formatter.write_dl(
-                EXAMPLES, col_max=max(len(command) for command, _ in EXAMPLES) if formatter.width > 80 else 8
-            )
+            formatter.write_text("\b\n" + "\n".join(f"{command:<{width}}{what}" for command, what in EXAMPLES))
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

@@ -54,6 +54,10 @@ def doctor(project: Path | None, secrets: bool, as_json: bool) -> int:
     """Check what this machine has and lacks, and say how to mend it.
 
     Exit status 1 when something is missing that no run can do without.
+
+    \b
+    impyard doctor             Docker, the image, the project and its policy, keys
+    impyard doctor --secrets   also each file that the box would not be shown
     """
     checks = []
     for found in examine(project, thorough=secrets):

@@ -53,6 +53,10 @@ def gateway(listen: str, policy: tuple[Path, ...], project: Path | None, as_json
     request that comes to nothing gets a second line, `failed`. Ctrl-C and SIGTERM end it with exit status 0.
 
     What the policy injects a credential on is denied, unless --inject is given.
+
+    \b
+    impyard gateway                   and in another shell:
+    curl -x http://127.0.0.1:7300 …   with --cacert, as it says when it starts
     """
     host, port = parse_listen(listen)
     root = find_root(project)

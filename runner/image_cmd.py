@@ -8,19 +8,30 @@ from typing import Any
 
 import click
 
+from impyard.runner.lazygroup import LazyGroup
 from impyard.runner.text import size_text
 from impyard.runner.typed import command_line
 
 
-@click.group()
+@click.group(cls=LazyGroup, entries={})
 def image() -> None:
-    """Build and show the image of the box. A run builds it by itself when it is missing."""
+    """Build and show the image of the box. A run builds it by itself when it is missing.
+
+    \b
+    impyard image build --fresh   with the newest packages
+    impyard image show            what a run would use
+    """
 
 
 @image.command("build")
 @click.option("--fresh", is_flag=True, help="Build every step anew, with the newest packages.")
 def build_command(fresh: bool) -> int:
-    """Build the image, unless it is there already. Prints its id; progress goes to stderr."""
+    """Build the image, unless it is there already. Prints its id; progress goes to stderr.
+
+    \b
+    impyard image build           when it is missing or its parts have changed
+    impyard image build --fresh   in any case, with the newest packages
+    """
     from impyard.runner.image import ensure_image
 
     click.echo(ensure_image(lambda line: click.echo(line, err=True), fresh=fresh))
@@ -30,7 +41,11 @@ def build_command(fresh: bool) -> int:
 @image.command("show")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON document.")
 def show_command(as_json: bool) -> int:
-    """Show the image that a run would use. Exit status 1 when it is not built yet."""
+    """Show the image that a run would use. Exit status 1 when it is not built yet.
+
+    \b
+    impyard image show --json   its name, id, date and size, for a script
+    """
     about = describe()
     if as_json:
         click.echo(json.dumps(about, indent=2))

@@ -44,6 +44,10 @@ def init(project: Path | None, force: bool) -> int:
     """Write policies/gateway.yaml and its JSON Schema into a project, and keep runs/ out of git.
 
     Running it again changes nothing. An edited policy is kept, with exit status 1, unless --force is given.
+
+    \b
+    impyard init                  into the project that we are in
+    impyard init --project work   into another
     """
     from impyard.certs.authority import default_dir
     from impyard.runner.project import check_root, find_root

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
+SENTENCE = 200  # characters: the first sentence of a command's help, whole
+
+
 class Entry(NamedTuple):
     """A command: `target` is `module:function`, `failed` the exit status when it raises `ImpyardError`, `inner` that of
     the commands of a group that have another."""
@@ -65,7 +68,6 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        room = formatter.width - 6 - max(map(len, self.list_commands(ctx)), default=0)
-        own = [(name, command.get_short_help_str(room)) for name, command in self.commands.items()]
+        own = [(name, command.get_short_help_str(limit=SENTENCE)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
             formatter.write_dl([*own, *((name, entry.help) for name, entry in self.entries.items())])

@@ -25,4 +25,9 @@ COMMANDS: dict[str, Entry] = {
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def policy() -> None:
-    """Check, explain, test and change the policy of a project."""
+    """Check, explain, test and change the policy of a project.
+
+    \b
+    impyard policy check          whether it can be used, and means what it says
+    impyard policy check --help   each command has examples
+    """

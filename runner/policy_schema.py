@@ -17,5 +17,8 @@ def schema(where: bool) -> None:
     """Print the JSON Schema that editors complete and check a policy with.
 
     `impyard init` puts it beside the policy, whose first line names it.
+
+    \b
+    impyard policy schema > gateway.schema.json   for a policy that lies elsewhere
     """
     click.echo(str(SCHEMA) if where else SCHEMA.read_text().rstrip("\n"))

@@ -70,6 +70,10 @@ def prove(
     """Try to break out of a box on this machine, without an agent, and show what happened.
 
     Exit status 1 when a claim does not hold, or the box could not be made.
+
+    \b
+    impyard prove          each claim, in some seconds
+    impyard prove --deep   hundreds of attempts to get past the judge
     """
     from impyard.runner.cli import INTERRUPTED, version
 

@@ -49,6 +49,10 @@ def runs(ctx: click.Context, project: Path | None) -> int:
     """List, show, resume, stop and prune the runs of a project. Without a command: list.
 
     A run is named by its id, by the beginning of it, or by `last`.
+
+    \b
+    impyard runs             the last ones
+    impyard runs show last   all that is known of the newest
     """
     ctx.obj = project  # `impyard runs --project X list` means the same as `impyard runs list --project X`
     return int(ctx.invoke(list_command)) if ctx.invoked_subcommand is None else 0
@@ -62,6 +66,10 @@ def list_command(project: Path | None = None, count: int = 20, as_json: bool = F
     """List the runs, newest last.
 
     Each with its id, state, duration, decisions and model.
+
+    \b
+    impyard runs list -n 100                more of them
+    impyard runs list --json | jq .prompt   the receipts, for a script
     """
     root = _root(project)
     known = runs_.ids(root)
@@ -96,7 +104,12 @@ def _say_older(known: int, count: int, project: Path | None) -> None:
 @_project
 @click.option("--json", "as_json", is_flag=True, help="The receipt as it is.")
 def show_command(run: str, project: Path | None, as_json: bool) -> int:
-    """Show what is known of RUN, else of the newest."""
+    """Show what is known of RUN, else of the newest.
+
+    \b
+    impyard runs show                   the newest
+    impyard runs show 20260301-101500   the beginning of an id is enough
+    """
     root = _root(project)
     [found] = runs_.look(root, [runs_.resolve(root, run)])
     if as_json:
@@ -127,6 +140,10 @@ def stop_command(run: Sequence[str], project: Path | None, every: bool) -> int:
     """End RUN, and wait for it.
 
     When the command returns, its box is gone.
+
+    \b
+    impyard runs stop last    the newest
+    impyard runs stop --all   whatever runs in this project
     """
     root = _root(project)
     if bool(run) == every:
@@ -163,6 +180,10 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
     remove.
 
     A running run is never removed, nor are the logs: runs/decisions.jsonl keeps every line.
+
+    \b
+    impyard runs prune --keep 10               all but the newest ten
+    impyard runs prune --older-than 30 --yes   without a question, for cron
     """
     root = _root(project)
     if days is None and keep is None:

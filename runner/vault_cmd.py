@@ -20,6 +20,7 @@ from impyard.addon.vault.store import FILE, Contents, Vault, default_dir
 from impyard.addon.vault.templates import READY
 from impyard.runner import keysources, vault_input
 from impyard.runner.keysources import Found
+from impyard.runner.lazygroup import LazyGroup
 from impyard.runner.pifiles import RESERVED_FIELDS
 from impyard.runner.text import beside, columns_of, visible, wrapped
 from impyard.runner.typed import as_typed, command_line
@@ -37,7 +38,7 @@ _keyring = click.option(
 )
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=LazyGroup, entries={}, invoke_without_command=True)
 @click.pass_context
 def vault(ctx: click.Context) -> int:
     """Keep the credentials that the gateway puts on requests, outside of the box. Without a command: list.
