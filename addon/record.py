@@ -16,6 +16,9 @@ from impyard.addon.notes import Notes
 from impyard.addon.request import Request
 
 UNRECORDED = "the decision could not be recorded, and nothing passes unrecorded"
+# Kinds of failures that are counted, and told of at the end: a box that makes up hosts fills no memory.
+MAX_KINDS, TOLD_KINDS = 100, 8
+MAX_HOST, MAX_ERROR = 253, 300
 
 
 class Record:
@@ -37,6 +40,7 @@ class Record:
         self._bytes_up = 0
         self._bytes_down = 0
         self._injected: Counter[str] = Counter()
+        self._failed: Counter[tuple[str, str]] = Counter()  # by host and error; their names are the box's choice
 
     def decide(self, request: Request, decision: Decision, version: str) -> tuple[Decision, str | None]:
         """Write a decision made under the policy `version`; returns what counts, and its id.
@@ -79,9 +83,14 @@ class Record:
         notes.closed = True
         self._bytes_up += notes.uploaded
         self._bytes_down += notes.downloaded
-        self._upstream_errors += error is not None and not client_left and not notes.was_refused
+        is_upstreams = error is not None and not client_left and not notes.was_refused
+        self._upstream_errors += is_upstreams
         ms = round((time.monotonic() - notes.started) * 1000, 1)
         error, redirect = self.clean_text(error), self.clean_text(notes.redirect)
+        if error is not None and is_upstreams:
+            kind = (self.clean(notes.request).host[:MAX_HOST], error[:MAX_ERROR])
+            if kind in self._failed or len(self._failed) < MAX_KINDS:
+                self._failed[kind] += 1
         self._outcomes.write(notes.decision_id, status, notes.uploaded, notes.downloaded, ms, error, redirect)
 
     def totals(self) -> dict[str, Any]:
@@ -94,6 +103,10 @@ class Record:
             "bytes_up": self._bytes_up,
             "bytes_down": self._bytes_down,
             "upstream_errors": self._upstream_errors,
+            "failed": [
+                {"host": host, "error": error, "count": count}
+                for (host, error), count in self._failed.most_common(TOLD_KINDS)
+            ],
             "outcomes_lost": self._outcomes.lost,
             "credentials": dict(self._injected),
         }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from impyard.runner import logread
+from impyard.runner.failures import error_words
 
 if TYPE_CHECKING:
     from impyard.runner.decision_lines import Entry
@@ -21,7 +22,6 @@ MOST_OPEN = 10_000
 MOST_FAILED = 200_000  # that are kept to choose decisions by
 # The gateway itself ended it: a denial of its own, which follows, says so.
 _DENIED_LATER = re.compile(r"secret-in-request: |[a-z-]+: judged again before it went\Z")
-_ERRNO = re.compile(r"\[Errno (\d{1,4})\]")
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -46,9 +46,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         """The status of the answer, or what kept it from coming, or both when it broke off."""
         parts = [str(self.status)] if self.status is not None else []
         if self.error is not None:
-            # asyncio's words, "[Errno 111] Connect call failed ('127.0.0.1', 9)", say less than the number does.
-            number = _ERRNO.match(self.error)
-            parts.append(os.strerror(int(number[1])).lower() if number else self.error)
+            parts.append(error_words(self.error))
         return ": ".join(parts)
 
 

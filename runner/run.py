@@ -386,7 +386,7 @@ class _Run:
         }
         receipt.secrets = denials.spotted.records()
         receipt.credentials = dict(closed.get("credentials") or {})
-        receipt.traffic = {key: closed.get(key) for key in ("bytes_up", "bytes_down", "upstream_errors")}
+        receipt.traffic = {key: closed.get(key) for key in ("bytes_up", "bytes_down", "upstream_errors", "failed")}
 
     def _next_commands(self) -> list[tuple[str, str]]:
         """What to do with what the agent wrote, as (name, command)."""

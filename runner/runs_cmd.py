@@ -16,6 +16,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner import removal
 from impyard.runner import runs as runs_
 from impyard.runner.amounts import Number, Whole
+from impyard.runner.failures import failure_text, failures_of
 from impyard.runner.lazygroup import Entry, LazyGroup
 from impyard.runner.project import find_root
 from impyard.runner.receipt import bytes_text, counts_text, file_text
@@ -26,7 +27,7 @@ from impyard.runner.typed import as_typed, command_line
 COLOURS = {"running": "cyan", "finished": "green", "?": "yellow", "unreadable": "yellow", "lost": "yellow"}
 MAX_DAYS = 36500
 # Broken to a terminal's width; a path is to be copied.
-WORDS = ("receipt", "engine", "prompt", "error", "key", "policy", "  secrets", "credentials", "authority")
+WORDS = ("receipt", "engine", "prompt", "error", "key", "policy", "  secrets", "  failed", "credentials", "authority")
 HASHES = ("policy", "image", "authority")  # a terminal shows their beginning; --json and a pipe all of it
 _HASH = re.compile(r"\b((?:sha256:)?[0-9a-f]{12})[0-9a-f]{52}\b")
 _project = click.option(
@@ -320,6 +321,8 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
     decisions = _mapping(receipt.get("decisions"))
     if decisions:
         pairs.append(("decisions", counts_text(decisions, _mapping(receipt.get("traffic")))))
+        for failure in failures_of(_mapping(receipt.get("traffic"))):
+            pairs.append(("  failed", unstarred(failure_text(failure))))
         for host, count in _mapping(decisions.get("denied_hosts")).items():
             pairs.append(("  denied", f"{unstarred(str(host))} ({count})"))
     pairs += [("  secrets", record_text(_mapping(record))) for record in _sequence(receipt.get("secrets"))]

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TextIO
 
+from impyard.runner.failures import failure_text, failures_of
 from impyard.runner.outcome import Event, text_of
 from impyard.runner.receipt import Receipt, counts_text, failed_of, file_text
 from impyard.runner.spotted import advice, record_text, secret_text
@@ -28,6 +29,7 @@ SUMMARY_FILES = 10
 SUMMARY_REPOSITORIES = 3
 SUMMARY_HOSTS = 8
 SUMMARY_SECRETS = 4
+SUMMARY_FAILURES = 3
 LEAST_COLUMNS = 24  # a terminal that is narrower breaks lines itself
 SHOWN_CHARS = 64 * 1024  # of one line, or of one piece of a streamed text
 SHOWN_TEXT_CHARS = 256 * 1024  # of an answer that was not streamed
@@ -176,6 +178,11 @@ class HumanView:
         counts = receipt.decisions
         if counts:
             self._field("decisions", counts_text(counts, receipt.traffic))
+        failures = failures_of(receipt.traffic)
+        for number, failure in enumerate(failures[:SUMMARY_FAILURES]):
+            self._field("failed" if number == 0 else "", unstarred(failure_text(failure)))
+        if len(failures) > SUMMARY_FAILURES:
+            self._field("", f"{len(failures) - SUMMARY_FAILURES} more")
         for number, secret in enumerate(receipt.secrets[:SUMMARY_SECRETS]):
             self._field("secrets" if number == 0 else "", record_text(secret), style="red")
         if len(receipt.secrets) > SUMMARY_SECRETS:

@@ -182,6 +182,9 @@ def test_a_client_that_leaves_is_no_failure_and_an_origin_that_is_gone_is(tmp_pa
         assert bed.gateway.get("https://gone.test/pub/x").status == 502
         closed = bed.gateway.stop()
         assert (closed["event"], closed["upstream_errors"]) == ("closed", 1)
+        (failed,) = closed["failed"]
+        assert (failed["host"], failed["count"]) == ("gone.test", 1)
+        assert "Connect call failed" in failed["error"]
 
 
 @pytest.mark.parametrize("path", ["/pub/garbage", "/pub/cut"])

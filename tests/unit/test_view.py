@@ -211,6 +211,31 @@ def test_a_link_is_no_file_of_so_many_bytes() -> None:
     assert screen.lines[1] == "files      notes -> /etc/\\x1b[2Jpasswd, a (1 B)"
 
 
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_failures_name_their_host_and_reason_and_the_key_that_mends_them(width: int) -> None:
+    screen = Screen(width)
+    unknown = "Certificate verify failed: unable to get local issuer certificate"
+    failed = [
+        {"host": "models.corp.example", "error": unknown, "count": 3},
+        {"host": "gone.example", "error": "[Errno 111] Connect call failed ('192.0.2.1', 443)", "count": 2},
+        {"host": "a.example", "error": "bad \x1b[2J answer", "count": 1},
+        {"host": "b.example", "error": "x", "count": 1},
+    ]
+    traffic = {"upstream_errors": 7, "failed": failed}
+    screen.view.closing(receipt(decisions={"allowed": 9, "denied": 0}, traffic=traffic), "look here", "stdout.jsonl")
+    text = " ".join(screen.text.split())
+    assert "9 allowed (7 failed), 0 denied failed models.corp.example (3): certificate verify failed" in text
+    assert "`upstream_ca: FILE` beside `upstream: https://models.corp.example` in the policy" in text
+    assert "gone.example (2): connection refused" in text
+    assert "bad \\x1b[2J answer" in text and "b.example" not in text and "1 more" in text
+    assert all(cells(line) < width for line in screen.lines if not line.startswith("in ")), screen.lines
+
+
+@pytest.mark.parametrize("traffic", [{}, {"failed": None}, {"failed": [1, {}]}, {"failed": {"a": 1}}])
+def test_a_receipt_of_any_kind_is_summed_up(traffic: dict[str, Any]) -> None:
+    Screen().view.closing(receipt(decisions={"allowed": 1, "denied": 0}, traffic=traffic), "look", "log")
+
+
 def test_an_allowed_request_that_failed_is_counted_and_the_command_named() -> None:
     screen = Screen()
     counts = {"allowed": 3, "denied": 0}
