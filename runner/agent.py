@@ -29,8 +29,10 @@ from impyard.runner.keysources import (
 )
 from impyard.runner.plainpi import Header, Plain, check_address, plain_extra, plain_provider
 from impyard.runner.plainvalues import is_model
+from impyard.runner.typed import did_you_mean
 
 DEMO_HOST = "demo-model.impyard.internal"
+SHOWN_IDS = 12
 NO_KEY = "none"  # without any, pi would not even ask
 
 CARRIED_SETTINGS = ("defaultProvider", "defaultModel", "defaultThinkingLevel")
@@ -191,10 +193,12 @@ def _pick(
     if model is not None:
         provider, slash, name = model.partition("/")
         if not slash or not provider or not name.strip() or model.startswith("-") or not model.isprintable():
+            close = did_you_mean(model, (DEMO,))
             raise ImpyardError(
-                f"`{model}` is not of the form provider/model",
+                f"`{model}` is not of the form provider/model{close}",
                 hint="for example --model anthropic/claude-sonnet-4-5, or --model demo",
             )
+        _check_names(provider, name, environ, kept)
         return provider, model
     provider = carried.get("defaultProvider", "")
     if provider:
@@ -210,6 +214,27 @@ def _pick(
             hint=f"choose with --model provider/model, for example --model {usable[0]}/…",
         )
     raise ImpyardError("no model chosen, and no credentials for one", hint=ways(None, agent_folder(environ)))
+
+
+def _check_names(provider: str, name: str, environ: Mapping[str, str], kept: Callable[[], Iterable[str]]) -> None:
+    """Refuse a slip of the fingers: a name that nobody knows and that is nearly one that is known.
+
+    Others go to pi, which may know more than we: a name that is far from all, and a part of a model's name.
+    """
+    custom = custom_providers(environ)
+    if provider not in MODEL_HOSTS and provider not in custom:
+        known = {*MODEL_HOSTS, *custom, DEMO}
+        if (close := did_you_mean(provider, known)) and provider not in kept():
+            raise ImpyardError(
+                f"no provider is called `{provider}`{close}", hint=f"known are {', '.join(sorted(known))}"
+            )
+    entry = custom.get(provider)
+    models = entry.get("models") if isinstance(entry, dict) and provider not in MODEL_HOSTS else None
+    ids = [str(each["id"]) for each in models or () if isinstance(each, dict) and "id" in each]
+    pattern = name.casefold()
+    is_known = any(pattern in each.casefold() or pattern.rpartition(":")[0] == each.casefold() for each in ids)
+    if not is_known and (close := did_you_mean(name, ids)):
+        raise ImpyardError(f"{provider} has no model `{name}`{close}", hint=f"it has {', '.join(ids[:SHOWN_IDS])}")
 
 
 def _check_host(agent: Agent, file: Path) -> None:

@@ -47,15 +47,15 @@ class Receipt:
     not belong) and `own_checks`; `secrets` says which (see spotted.py). `credentials` are the names of those that the
     gateway put on requests, with how often. `traffic` has `bytes_up`, `bytes_down`, `upstream_errors` (allowed requests
     that came to nothing, but for those whose client left) and `failed` (how many of each host and error, the most
-    frequent). `files` are what the workspace gained (`files_more` are not listed; not `files_complete`: it holds more than is looked at),
-    `repositories` the git repositories among it, `links` the links in git's own folders. `made` is what lies in the
-    workspace while the run lasts only (see places.py). `kept` are the files with secrets that were kept from the box
-    (`path`, `kind`, and `how`: "covered" or "cleaned"; `kept_more` are not listed), `shown` those that were shown on
-    purpose. `clone` is there for a run with a clone of the project: what it was made from (`commit`, `branch`,
-    `prefix`, `changes`, `history`), the commit and tree that the agent got (`base`, `tree`), the run in whose folder
-    they are kept (`run`), and `left_out`, the files with secrets. `interactive`: pi's own terminal UI was at work
-    (`-i`). `resumes` is the run whose session this one went on with. `refused_key` says, for a run that ended so, which
-    credential the model's provider refused.
+    frequent). `files` are what the workspace gained (`files_more` are not listed; not `files_complete`: it holds more
+    than is looked at), `repositories` the git repositories among it, `links` the links in git's own folders. `made` is
+    what lies in the workspace while the run lasts only (see places.py). `kept` are the files with secrets that were
+    kept from the box (`path`, `kind`, and `how`: "covered" or "cleaned"; `kept_more` are not listed), `shown` those
+    that were shown on purpose. `clone` is there for a run with a clone of the project: what it was made from (`commit`,
+    `branch`, `prefix`, `changes`, `history`), the commit and tree that the agent got (`base`, `tree`), the run in whose
+    folder they are kept (`run`), and `left_out`, the files with secrets. `interactive`: pi's own terminal UI was at
+    work (`-i`). `resumes` is the run whose session this one went on with. `refused_key` says, for a run that ended so,
+    which credential the model's provider refused.
     """
 
     run: str

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
+
+CLOSE = 0.75  # a name that is less alike is no slip of the fingers
 
 
 def command_line(*words: str, project: Path | None = None) -> str:
@@ -20,3 +23,11 @@ def command_line(*words: str, project: Path | None = None) -> str:
 def as_typed(text: str) -> str:
     """`text` with each command of impyard's in backticks as it can be typed here."""
     return text.replace("`impyard ", f"`{command_line()} ")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """What to put behind a complaint about a name: a known one that is nearly the same, else nothing."""
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), 1, CLOSE)
+    return f"; did you mean `{close[0]}`?" if close else ""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import click
 import msgspec
@@ -23,10 +22,9 @@ from impyard.runner.keysources import Found
 from impyard.runner.lazygroup import LazyGroup
 from impyard.runner.pifiles import RESERVED_FIELDS
 from impyard.runner.text import beside, columns_of, visible, wrapped
-from impyard.runner.typed import as_typed, command_line
+from impyard.runner.typed import as_typed, command_line, did_you_mean
 from impyard.runner.vault_words import as_json, expiry, failure, line, origin
 
-CLOSE = 0.75  # a name that is less alike is no slip of the fingers
 WIDE_COLUMNS = 120  # from here on a long row is broken within its last column
 LEAST_KEY = 20  # characters: no provider that is known here has shorter ones
 MIN_WATCHED = 12  # what is shorter could be in a request by chance
@@ -72,7 +70,7 @@ def import_command(names: Sequence[str], keyring: bool | None) -> int:
         if faults:
             raise faults[0]
         raise ImpyardError(
-            f"nothing named `{missing[0]}` to import{_proposal(missing[0], found)}",
+            f"nothing named `{missing[0]}` to import{did_you_mean(missing[0], found)}",
             hint=f"`impyard vault set {missing[0] if NAME.fullmatch(missing[0]) else 'NAME'}` stores a value by hand",
         )
     if not found and not faults:
@@ -134,7 +132,7 @@ def set_command(
     if provider is not None and not NAME.fullmatch(provider):
         raise click.UsageError("`--provider` takes the provider's id, such as anthropic")
     # It may be one that only the user's policy knows; a slip of the fingers would leave a login without renewal.
-    if provider is not None and provider not in READY and (close := _proposal(provider, READY)):
+    if provider is not None and provider not in READY and (close := did_you_mean(provider, READY)):
         raise click.UsageError(f"no provider is called `{provider}`{close}")
     if oauth and field:
         raise click.UsageError("`--oauth` and `--field` do not go together")
@@ -224,7 +222,7 @@ def remove_command(names: Sequence[str]) -> int:
     known = {*contents.credentials, *contents.removed, *elsewhere}
     if unknown := [name for name in names if name not in known]:
         raise ImpyardError(
-            f"the vault has no credential `{unknown[0]}`{_proposal(unknown[0], contents.credentials)}"
+            f"the vault has no credential `{unknown[0]}`{did_you_mean(unknown[0], contents.credentials)}"
             + ("; nothing was removed" if len(set(names)) > 1 else ""),
             hint="`impyard vault list` shows what it has",
         )
@@ -267,8 +265,3 @@ def _say_empty(store: Vault) -> None:
         click.echo(f"{command} takes over: {visible(', '.join(found))}", err=True)
     else:
         click.echo(f"{command_line('vault', 'set', 'NAME')} stores one", err=True)
-
-
-def _proposal(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), 1, CLOSE)
-    return f"; did you mean `{close[0]}`?" if close else ""

@@ -221,3 +221,43 @@ def test_a_stand_in_comes_out_of_pis_template_as_it_went_in(environ: dict[str, s
     stand_in = Credential(name="openai", kind="api_key", key=key)
     files = folder_of(choose_agent("openai/gpt", environ), stand_in, tmp_path)
     assert files["auth"]["openai"]["key"] == literal(key)
+
+
+@pytest.fixture
+def house(environ: dict[str, str]) -> dict[str, str]:
+    """A provider of the user's own with two models."""
+    models = [{"id": "qwen-coder:32b"}, {"id": "llama-scout"}]
+    entry = {"baseUrl": "https://models.example", "api": "openai-completions", "apiKey": "K", "models": models}
+    store(environ, "models", {"providers": {"house": entry}})
+    return environ
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("antropic/claude", "no provider is called `antropic`; did you mean `anthropic`?"),
+        ("hous/llama-scout", "did you mean `house`?"),
+        ("dmeo", "did you mean `demo`?"),
+        ("house/llama-scoot", "house has no model `llama-scoot`; did you mean `llama-scout`?"),
+        ("house/qwen-codr:32b", "did you mean `qwen-coder:32b`?"),
+    ],
+)
+def test_a_slip_of_the_fingers_is_told_before_anything_starts(house: dict[str, str], model: str, words: str) -> None:
+    with pytest.raises(ImpyardError) as refused:
+        choose_agent(model, house)
+    assert words in refused.value.message and refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("house/scout", "house/llama-scout:high", "house/QWEN-coder:32b", "house/else-wholly", "openai/gpt-typo"),
+        *("unheard-of/m", "house/qwen-coder:32b"),
+    ],
+)
+def test_what_pi_may_know_is_left_to_it(house: dict[str, str], model: str) -> None:
+    assert choose_agent(model, house).pattern == model
+
+
+def test_a_provider_that_the_vault_knows_is_none_that_is_misspelt(house: dict[str, str]) -> None:
+    assert choose_agent("antropic/claude", house, lambda: ["antropic"]).provider == "antropic"
