@@ -1,4 +1,4 @@
-"""The whole suite in three processes side by side, and then what must be alone: `python -m tests.side_by_side`.
+"""The whole suite in four processes side by side, and then what must be alone: `python -m tests.side_by_side`.
 
 Most tests wait: for a container, a timer, a connection. Each part's output comes whole, when the part has ended; the
 last line adds up pytest's own closing lines, and the status is 1 when any part fails. Words are handed on to pytest.
@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Every test is in just one of them, by its marks, and in one of these folders if it has a box: see their test.
-WITH_BOXES = ("tests/box", "tests/attacks")
+# Every test is in just one of them, by its marks, and those that are marked lie in these folders: see their test.
+FOLDERS = {"box": ("tests/box", "tests/attacks"), "gateway": ("tests/gateway", "tests/attacks")}
 BESIDE = {
-    "no boxes": ("not box and not alone", ("tests",)),
-    "boxes": ("box and not waits and not alone", WITH_BOXES),
-    "boxes that wait": ("box and waits and not alone", WITH_BOXES),
+    "boxes": ("box and not waits and not alone", FOLDERS["box"]),
+    "boxes that wait": ("box and waits and not alone", FOLDERS["box"]),
+    "gateways": ("gateway and not box and not alone", FOLDERS["gateway"]),
+    "the rest": ("not gateway and not box and not alone", ("tests",)),
 }
 # pytest's closing line, as in "2 failed, 10 passed, 3 deselected, 1 error in 4.20s (0:00:04)".
 CLOSING = re.compile(r"^=*\s*((?:\d+ [a-z]+(?:, )?)+|no tests ran) in [\d.]+s")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark.expression import Expression
 
-from tests.side_by_side import BESIDE, ROOT, WITH_BOXES, closing_line, counts
+from tests.side_by_side import BESIDE, FOLDERS, ROOT, closing_line, counts
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def matches(expression: str, marks: Sequence[str]) -> bool:
 
 
 def test_every_test_is_in_just_one_part() -> None:
-    """Whatever its marks are; and none with a box lies where the parts with boxes do not look."""
+    """Whatever its marks are; and none lies where its part does not look."""
     expressions = [*(marks for marks, _ in BESIDE.values()), "alone"]
     for marks in itertools.product(("box", ""), ("waits", ""), ("alone", ""), ("gateway", "")):
         assert len([each for each in expressions if matches(each, marks)]) == 1, marks
-    files = [path for path in (ROOT / "tests").rglob("test_*.py") if re.search(r"mark\.box\b", path.read_text())]
-    own = Path(__file__)
-    assert [path for path in files if path.parent.relative_to(ROOT).as_posix() not in WITH_BOXES and path != own] == []
-    assert len(files) > 20
+    for mark, folders in FOLDERS.items():
+        others = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
+        files = [path for path in others if re.search(rf"mark\.{mark}\b", path.read_text())]
+        assert {path.parent.relative_to(ROOT).as_posix() for path in files} == set(folders)
 
 
 def test_the_closing_line_is_one_that_ci_finds() -> None:
