@@ -17,7 +17,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner import helptext, streams
 from impyard.runner.lazygroup import Entry, LazyGroup
 from impyard.runner.streams import OutputError
-from impyard.runner.text import columns_of, visible, wrapped
+from impyard.runner.text import columns_of, visible, wants_plain, wrapped
 from impyard.runner.typed import as_typed
 
 INTERRUPTED = 130
@@ -132,8 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: list[str], failed: int) -> int:
     """The command's exit status, its errors printed. Raises OutputError only."""
     try:
-        # https://no-color.org: set and not empty. What is printed with rich looks for itself.
-        color = False if os.environ.get("NO_COLOR") else None
+        # What is printed with rich looks for itself.
+        color = False if wants_plain() else None
         result: Any = root.main(args, prog_name="impyard", standalone_mode=False, color=color)
         return result if isinstance(result, int) else 0
     except OutputError:

@@ -15,7 +15,7 @@ from impyard.runner import outcomes
 from impyard.runner.decision_lines import Selection
 from impyard.runner.decisions_summary import Group, summed_up
 from impyard.runner.decisions_view import nothing, say_left_out, warn_of_damage
-from impyard.runner.text import columns_of, size_text, visible
+from impyard.runner.text import columns_of, size_text, visible, wants_plain
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -93,7 +93,7 @@ def _print(groups: Sequence[Group], columns: int) -> None:
     from rich.text import Text
 
     wide = columns >= WIDE_COLUMNS
-    console = Console(highlight=False, width=columns)
+    console = Console(highlight=False, width=columns, color_system=None if wants_plain() else "auto")
     rows = [(group.host, _row(group, wide)) for group in groups]
     heads = ["method", "path", "allowed", *(["failed"] if wide else []), "denied", "up", "down"]
     heads += ["first (UTC)", "last (UTC)"] if wide else []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import sys
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from impyard.runner.decisions_read import short_id
-from impyard.runner.text import cut, unstarred, visible
+from impyard.runner.text import columns_of, cut, unstarred, visible, wants_plain
 
 if TYPE_CHECKING:
     from impyard.runner.decision_lines import Entry
@@ -44,7 +45,8 @@ class Table:
     """Prints batches of decisions under one heading, in columns that keep their width from batch to batch."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        colours: Literal["auto"] | None = None if wants_plain() else "auto"  # NO_COLOR alone would leave bold and dim
+        self._console = console or Console(highlight=False, color_system=colours, width=columns_of(sys.stdout))
         self._date = ""
         self._headed = False
         self._widths: dict[str, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import textwrap
+from collections.abc import Mapping
 from typing import TextIO
 
 MIN_COLUMNS = 40
@@ -50,6 +51,12 @@ def size_text(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
+
+
+def wants_plain(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether there are to be no colours, nor anything else that is no text: NO_COLOR says so (https://no-color.org: set
+    and not empty), or the terminal knows none."""
+    return bool(environ.get("NO_COLOR")) or environ.get("TERM", "dumb") == "dumb"
 
 
 def columns_of(stream: TextIO) -> int | None:

@@ -20,7 +20,7 @@ from impyard.runner.failures import failure_text, failures_of
 from impyard.runner.outcome import Event, text_of
 from impyard.runner.receipt import Receipt, counts_text, failed_of, file_text
 from impyard.runner.spotted import advice, record_text, secret_text
-from impyard.runner.text import unstarred, visible, wrapped
+from impyard.runner.text import unstarred, visible, wants_plain, wrapped
 from impyard.runner.typed import as_typed
 
 TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
@@ -373,7 +373,7 @@ def make_view(*, as_json: bool, environ: Mapping[str, str]) -> View:
     """The view for standard output as it is."""
     if as_json:
         return JsonView(on_terminal=sys.stdout.isatty())
-    color = sys.stdout.isatty() and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+    color = sys.stdout.isatty() and not wants_plain(environ)
     return HumanView(sys.stdout, color=color)
 
 

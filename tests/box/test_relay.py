@@ -153,6 +153,7 @@ class Box:
             "door": "/run/impyard/door",
             "argv": ["bash", "-c", script],
             "stdin": "/run/impyard/prompt.txt",
+            "terminal": None,
             "cwd": str(self.workspace),
             "env": environment,
             "probes": facts,

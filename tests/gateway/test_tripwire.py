@@ -236,7 +236,8 @@ def speak(bed: KeyBed, host: str, *sent: wsproto.events.Event) -> bytes:
     for event in sent:
         client.socket.sendall(client._ws.send(event))
     client.socket.settimeout(5)
-    client.socket.sendall(client._ws.send(wsproto.events.BytesMessage(b"done")))
+    with contextlib.suppress(OSError):  # what came before may have ended it already
+        client.socket.sendall(client._ws.send(wsproto.events.BytesMessage(b"done")))
     while not client.closed and not client.received.endswith(b"done"):
         client.read()
     return client.received

@@ -35,7 +35,7 @@ def help_of(path: str, capsys: pytest.CaptureFixture[str], columns: int) -> str:
 def test_it_has_an_example(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = help_of(path, capsys, 160).partition("Options:")[0].splitlines()[1:]
     name = path if path != "impyard" and not isinstance(EVERY[path], click.Group) else path.split()[0]
-    assert any(re.match(rf"  (.+ [|<] )?(source <\()?{name}( |$)", line) for line in shown), (
+    assert any(re.match(rf"\s+(.+ [|<] )?(source <\()?{name}( |$)", line) for line in shown), (
         f"`{path} --help` has no example. In the command's docstring, a paragraph whose first line is \\b and whose "
         f"others are like `{path} …   what it does`"
     )
