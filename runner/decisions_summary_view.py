@@ -15,7 +15,7 @@ from impyard.runner import outcomes
 from impyard.runner.decision_lines import Selection
 from impyard.runner.decisions_summary import Group, summed_up
 from impyard.runner.decisions_view import nothing, say_left_out, warn_of_damage
-from impyard.runner.text import columns_of, size_text, visible, wants_plain
+from impyard.runner.text import columns_of, size_text, visible, wants_plain, wrapped
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -77,13 +77,13 @@ def _say_total(groups: Sequence[Group], unknown: int, shown: int) -> None:
     hosts = len({group.host for group in groups})
     parts = [f"{allowed} allowed" + (f" ({failed} failed)" if failed else ""), f"{denied} denied"]
     parts += [f"{hosts} {'host' if hosts == 1 else 'hosts'}", f"{size_text(up)} up, {size_text(down)} down"]
-    click.echo(f"in all {', '.join(parts)}", err=True)
+    lines = [f"in all {', '.join(parts)}"]
     if unknown:
-        click.echo(
-            f"of {unknown} allowed {'request' if unknown == 1 else 'requests'} it is not known what came", err=True
-        )
+        lines.append(f"of {unknown} allowed {'request' if unknown == 1 else 'requests'} it is not known what came")
     if shown < len(groups):
-        click.echo(f"{shown} of {len(groups)} kinds of request: -n all shows the others", err=True)
+        lines.append(f"{shown} of {len(groups)} kinds of request: -n all shows the others")
+    for line in lines:
+        click.echo(wrapped(line, columns_of(sys.stderr), "  "), err=True)
 
 
 def _print(groups: Sequence[Group], columns: int) -> None:

@@ -16,7 +16,7 @@ from impyard.runner import decisions_read, logread, outcomes, policy_cmd
 from impyard.runner.decision_lines import Entry, Selection, parse
 from impyard.runner.decisions_read import short_id
 from impyard.runner.outcomes import Row
-from impyard.runner.text import visible
+from impyard.runner.text import columns_of, visible, wrapped
 from impyard.runner.typed import as_typed
 
 OWN_CHECK = "(impyard's own check)"
@@ -88,7 +88,7 @@ def _say_next(rows: Sequence[Row]) -> None:
     hint = f"`impyard decisions show {visible(id)}` says more of one"
     if "allow" in policy_cmd.COMMANDS:
         hint += f", `impyard policy allow {visible(id)}` lets it through"
-    click.echo(as_typed(f"hint: {hint}"), err=True)
+    click.echo(wrapped(as_typed(f"hint: {hint}"), columns_of(sys.stderr), "  "), err=True)
 
 
 def follow_log(

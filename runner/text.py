@@ -54,8 +54,8 @@ def size_text(count: int) -> str:
 
 
 def wants_plain(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether there are to be no colours, nor anything else that is no text: NO_COLOR says so (https://no-color.org: set
-    and not empty), or the terminal knows none."""
+    """Whether there are to be no colours, nor anything else that is no text: by NO_COLOR (https://no-color.org: set and
+    not empty), or by a terminal that knows none."""
     return bool(environ.get("NO_COLOR")) or environ.get("TERM", "dumb") == "dumb"
 
 
