@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner import logread, runs
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import read_receipt
-from impyard.runner.text import visible
+from impyard.runner.text import columns_of, visible, wrapped
 
 
 def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
@@ -47,7 +48,7 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
         click.echo(json.dumps(document))
     elif not found:
         ends = f"{len(receipts)} ended as the receipts say" if receipts else "no receipt to check an end by"
-        click.echo(f"ok: {count}, every run's chain is whole; {ends}")
+        click.echo(wrapped(f"ok: {count}, every run's chain is whole; {ends}", columns_of(sys.stdout), "  "))
     for name in unread:
         click.echo(
             f"warning: the receipt of run {name} cannot be read, so the end of its chain is not checked", err=True

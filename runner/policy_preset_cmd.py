@@ -48,7 +48,8 @@ def list_presets() -> None:
         found = presets.preset(name)
         hosts = [f"({HINTS[name]})"] if name in HINTS else list(found.hosts)
         told = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
-        click.echo(click.style(name.ljust(width), bold=True) + found.summary)
+        line = wrapped(name.ljust(width) + found.summary, columns, " " * width)
+        click.echo(click.style(name, bold=True) + line.removeprefix(name))
         click.secho(wrapped(" " * width + told, columns), dim=True)
 
 

@@ -265,11 +265,25 @@ def _row(run: runs_.Run) -> tuple[str, ...]:
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     widths[-1] = 0  # the last column needs no padding
+    columns = columns_of(sys.stdout)
+    if (
+        columns
+        and max(len("  ".join((*(" " * width for width in widths), row[-1]))) for row in (head, *rows)) > columns
+    ):
+        _print_blocks(rows, columns)
+        return
     click.echo(click.style("  ".join(f"{text:<{width}}" for text, width in zip(head, widths, strict=True)), bold=True))
     for row in rows:
         cells = [f"{text:<{width}}" for text, width in zip(row, widths, strict=True)]
         cells[1] = click.style(cells[1], fg=COLOURS.get(row[1], "red"))
         click.echo("  ".join(cells).rstrip())
+
+
+def _print_blocks(rows: Sequence[Sequence[str]], columns: int) -> None:
+    """The same for a narrow terminal: what does not fit in a line goes below it."""
+    for id, state, time, allowed, denied, model in rows:
+        click.echo(f"{id}  {click.style(state, fg=COLOURS.get(state, 'red'))}")
+        click.echo(wrapped(f"  {time}, {allowed} allowed, {denied} denied, {model}", columns, "  "))
 
 
 def _facts(run: runs_.Run) -> list[tuple[str, str]]:

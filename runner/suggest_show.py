@@ -91,8 +91,10 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
 
 def _say_apart(apart: dict[Any, Evidence]) -> None:
     """What no rule is suggested for, the most frequent first, each reason with its advice once."""
-    say(f"no rule is suggested for {_denials(sum(evidence.count for evidence in apart.values()))}:")
     columns = columns_of(sys.stderr)
+    total = sum(evidence.count for evidence in apart.values())
+    for line in wrapped(f"no rule is suggested for {_denials(total)}:", columns, "  ").split("\n"):
+        say(line)
     room = min(max((columns or LONGEST) - BESIDE, LEAST), LONGEST)
     reasons = dict.fromkeys(each.reason for each in sorted(apart, key=lambda each: -apart[each].count))
     for reason in reasons:
