@@ -36,6 +36,7 @@ def check(files: tuple[Path, ...], project: Path | None, strict: bool, as_json: 
     """
     from impyard.addon.errors import PolicyError
     from impyard.addon.policy import read_policy
+    from impyard.runner.policyexpect import ENDING
     from impyard.runner.policylint import CODES, lints
     from impyard.runner.policyread import read_files
 
@@ -58,7 +59,10 @@ def check(files: tuple[Path, ...], project: Path | None, strict: bool, as_json: 
             return 1
         _print_faults(exc.faults, contents, root)
         count = f"{len(exc.faults)} fault{'s' if len(exc.faults) > 1 else ''}"
-        raise ImpyardError(f"{count}: this policy would not be used, and everything be denied", hint=exc.hint) from exc
+        hint = exc.hint
+        if any(fault.file.endswith(ENDING) for fault in exc.faults):
+            hint = f"`impyard policy test` is for files that end in {ENDING}: they hold expectations, no policy"
+        raise ImpyardError(f"{count}: this policy would not be used, and everything be denied", hint=hint) from exc
     if as_json:
         report |= {
             "hash": policy.hash,

@@ -73,7 +73,8 @@ def explain(
         policy = exc
     found = explained(sent(request), policy)
     if as_json:
-        click.echo(json.dumps(as_document(request, found), indent=2))
+        faults = [str(fault) for fault in policy.faults] if isinstance(policy, PolicyError) else []
+        click.echo(json.dumps({**as_document(request, found), "faults": faults}, indent=2))
     else:
         _show(request, found, policy if isinstance(policy, PolicyError) else None, show_all)
     return 0 if found.decision.allowed else 1

@@ -25,7 +25,7 @@ class Tried:
 
     def by(self, rule: Rule) -> bool:
         """Whether this very rule decided."""
-        return self.decision.reason == "rule" and self.decision.at == rule.at
+        return self.decision.reason == "rule" and (self.decision.at, self.decision.rule) == (rule.at, rule.label)
 
 
 def host_for(entry: Entry) -> str:

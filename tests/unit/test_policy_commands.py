@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from impyard.addon.policy import MAX_BYTES
 from impyard.runner.cli import main
@@ -349,6 +351,17 @@ def test_a_slip_in_an_expectation_is_a_fault(
     assert out == ""
 
 
+def test_the_hooks_for_pre_commit_work(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hooks = {hook["id"]: hook for hook in yaml.safe_load((POLICIES.parent / ".pre-commit-hooks.yaml").read_text())}
+    assert set(hooks) == {"impyard-policy", "impyard-policy-test"}
+    expect("- GET https://api.github.com/repos/foobar: allow\n")
+    for text, statuses in ((POLICY, [0, 0]), (POLICY.replace("/repos/.*", "/repos/foo.*"), [1, 0]), ("", [1, 1])):
+        Path("policies/gateway.yaml").write_text(text)
+        assert [main(hook["entry"].split()[1:]) for hook in hooks.values()] == statuses
+        assert all(not hook["pass_filenames"] for hook in hooks.values())
+        assert all(re.search(hook["files"], "policies/gateway.yaml") for hook in hooks.values())
+
+
 def test_the_shipped_policies_are_as_their_files_expect(capsys: pytest.CaptureFixture[str]) -> None:
     files = sorted(str(path) for path in POLICIES.glob("*_test.yaml"))  # those of presets: tests/unit/test_presets.py
     assert files
@@ -359,5 +372,6 @@ def test_the_shipped_policies_are_as_their_files_expect(capsys: pytest.CaptureFi
 def test_expectations_are_never_a_policy(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expect("- GET https://api.github.com/repos/x: allow\n")
     assert main(["policy", "check", "policies/gateway_test.yaml"]) == 1
+    assert "`impyard policy test` is for files that end in _test.yaml" in capsys.readouterr().err
     assert main(["policy", "check"]) == 0
     assert "1 entry, 2 rules" in capsys.readouterr().out.splitlines()[-1]

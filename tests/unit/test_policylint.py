@@ -21,6 +21,7 @@ from impyard.runner.policyasked import asked, sent
 from impyard.runner.policylint import CODES, Lint, lints
 from impyard.runner.regexask import is_within, meet, samples_of, tree_of
 from impyard.runner.regexlang import Unknown, automaton, parse
+from tests.attacks.test_properties_policy import asked as asked_anywhere
 from tests.attacks.test_properties_policy import (
     asked_here,
     narrow,
@@ -28,6 +29,7 @@ from tests.attacks.test_properties_policy import (
     odd_queries,
     plain_paths,
     plain_queries,
+    policies,
     request_for,
     written,
 )
@@ -120,7 +122,11 @@ def test_a_large_policy_is_looked_through_in_seconds() -> None:
 
 WITHOUT_EFFECT = ("never-decides", "deny-nothing", "pointless-query")
 several = st.lists(
-    st.one_of(asked_here(odd_paths, plain_queries), asked_here(plain_paths, odd_queries | plain_queries)),
+    st.one_of(
+        asked_here(odd_paths, plain_queries),
+        asked_here(plain_paths, odd_queries | plain_queries),
+        asked_anywhere(plain_paths, plain_queries),
+    ),
     min_size=4,
     max_size=12,
 )
@@ -163,7 +169,7 @@ crowded = st.lists(
 
 
 @examples(150)
-@given(narrow | crowded, several)
+@given(narrow | crowded | policies, several)
 def test_without_a_rule_that_has_no_effect_nothing_changes(policy: list[Entry], requests: list[Asked]) -> None:
     assert changed_by(policy, requests) is None
 
