@@ -160,7 +160,7 @@ def add(
         if not done.added:
             click.echo(f"{wanted.name}: all of it is in the policy already")
         tests += expected if done.added else []
-    notes += preset_add.held_back(data, path, root, tests)
+    notes += preset_add.held_back(old, data, path, root, tests)
     for note in notes:
         _note(note)
     if data == old:

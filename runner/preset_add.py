@@ -14,7 +14,7 @@ from pathlib import Path
 from impyard.addon.policy import Policy, read_policy
 from impyard.addon.rules import Entry, Rule
 from impyard.runner.policyedit import insert_text
-from impyard.runner.policyexpect import Expectation, judged
+from impyard.runner.policyexpect import Expectation, Outcome, judged
 
 
 @dataclass(slots=True)
@@ -57,21 +57,28 @@ def add(data: bytes, path: Path, root: Path, texts: Sequence[str], preset: str) 
     return done
 
 
-def held_back(data: bytes, path: Path, root: Path, expected: Sequence[Expectation]) -> list[str]:
-    """What of a preset's expectations the policy does not meet, for people: denied by rules that stand in it, or
+def held_back(old: bytes, new: bytes, path: Path, root: Path, expected: Sequence[Expectation]) -> list[str]:
+    """What of presets' expectations the policy does not meet, for people: denied by rules that stood in it before, or
     allowed by them though the preset would not."""
-    policy = read_policy([(path, data)], root=root)
-    denied: dict[str, list[str]] = {}
-    allowed: dict[str, list[str]] = {}
-    for outcome in judged(expected, policy):
-        decision, wanted = outcome.decision, outcome.expectation
-        if decision.allowed is wanted.allow:
-            continue
-        told = denied if wanted.allow else allowed
-        by = f"{decision.at} {decision.rule}" if decision.at else decision.reason
-        told.setdefault(by, []).append(f"{wanted.asked.method} {wanted.asked.url}")
-    notes = [f"stays denied by {by}: {_some(urls)}" for by, urls in denied.items()]
-    return notes + [f"allowed by {by}, not by the preset: {_some(urls)}" for by, urls in allowed.items()]
+    before, after = (read_policy([(path, data)], root=root) for data in (old, new))
+    notes: dict[str, list[str]] = {}
+    for outcome in judged([each for each in expected if each.allow], after):
+        if not outcome.decision.allowed:
+            notes.setdefault(f"stays denied by {_by(outcome)}", []).append(_asked(outcome))
+    for outcome in judged([each for each in expected if not each.allow], before):
+        if outcome.decision.allowed:
+            notes.setdefault(f"was allowed before by {_by(outcome)}, not by the preset", []).append(_asked(outcome))
+    return [f"{what}: {_some(urls)}" for what, urls in notes.items()]
+
+
+def _by(outcome: Outcome) -> str:
+    decision = outcome.decision
+    return f"{decision.at} {decision.rule}" if decision.at else decision.reason
+
+
+def _asked(outcome: Outcome) -> str:
+    asked = outcome.expectation.asked
+    return f"{asked.method} {asked.url}"
 
 
 def _some(texts: Sequence[str]) -> str:

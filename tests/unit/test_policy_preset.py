@@ -96,6 +96,16 @@ def test_a_deny_that_a_person_wrote_goes_on_to_win(project: Path, capsys: pytest
     assert allowed(project, CLONE.format("octo/hello"), CLONE.format("ada/engine")) == [False, True]
 
 
+def test_what_was_allowed_already_is_told_and_another_preset_is_not(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = MINE.replace("DENY", "ALLOW").replace("(?i)/octo/.*", "/octo/hello.git/.*")
+    (project / "policies" / "gateway.yaml").write_text(wide)
+    _, _, err = call(capsys, "add", "github-clone", "github", "--yes")
+    (told,) = [line for line in err.splitlines() if "was allowed before" in line]
+    assert "by policies/gateway.yaml:6 not-octo" in told and "git-receive-pack" in told
+
+
 @pytest.mark.parametrize("host", ['"*"', '"*.com"', "github.com"])
 def test_it_wins_also_by_a_pattern_over_the_host(project: Path, capsys: pytest.CaptureFixture[str], host: str) -> None:
     (project / "policies" / "gateway.yaml").write_text(MINE.replace("github.com ", host))
