@@ -19,7 +19,8 @@ from impyard.addon.reasons import REASONS
 from impyard.runner import cli, decisions_csv, decisions_summary, outcome_stream
 from impyard.runner.decision_lines import Selection
 from impyard.runner.decisions_summary import Summary, summed_up
-from impyard.runner.outcomes import failures
+from impyard.runner.decisions_view import follow_log
+from impyard.runner.outcomes import Failures, failures
 from impyard.runner.when import moment
 
 RUN = "20260101-000000-aaaa"
@@ -333,6 +334,56 @@ def test_what_a_box_makes_up_does_not_fill_the_memory(project: Path, monkeypatch
     assert len(summary.groups) <= 21
     assert sum(group.allowed for group in summary.groups) == 500 == summary.unknown
     assert summary.groups[0].host == decisions_summary.OTHER
+
+
+# -- following --------------------------------------------------------------------------------------------------------
+
+
+class Ended(Exception):
+    """The test has seen enough."""
+
+
+@pytest.mark.parametrize(
+    "wanted, shown",
+    [
+        ({"hosts": ["*.example.org"], "methods": ["get"]}, ["allow /old", "allow /2", "failed /2"]),
+        ({"denied": True}, ["deny /1", "deny /3"]),
+        ({"failed": set()}, ["failed /old", "failed /2"]),
+    ],
+    ids=str,
+)
+def test_what_follows_is_chosen_too(project: Path, wanted: dict[str, Any], shown: list[str]) -> None:
+    log, beside = project / "runs" / "decisions.jsonl", project / "runs" / "outcomes.jsonl"
+    log.write_bytes(decision(1, "/old"))
+    beside.write_bytes(b"")
+    steps = iter(
+        [
+            (
+                log,
+                decision(2, "/1", method="POST", **DENIED) + decision(3, "/2") + decision(4, "/3", host="x", **DENIED),
+            ),
+            (beside, outcome(3, status=None, error="gone") + outcome(1, status=None, error="gone")),
+        ]
+    )
+
+    def step(_seconds: float) -> None:
+        path, text = next(steps, (None, b""))
+        if path is None:
+            raise Ended
+        with path.open("ab") as file:
+            file.write(text)
+
+    seen: list[str] = []
+    selection = Selection(**wanted)
+    selection.failed = None
+    failing = Failures(beside)
+    with pytest.raises(Ended):
+        follow_log(
+            log, 0, selection, lambda rows: seen.extend(f"{row.verdict} {row.entry.path}" for row in rows), failing,
+            sleep=step,
+        )  # fmt: skip
+    assert sorted(seen) == sorted([*shown, *(["failed /old"] if "hosts" in wanted else [])])
+    failing.close()
 
 
 # -- one decision -----------------------------------------------------------------------------------------------------
