@@ -22,7 +22,7 @@ from impyard.runner import cli, leftovers, resumed, run_cmd, run_options
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
 from impyard.runner.resume_cmd import resume
-from impyard.runner.resumed import Session, find_workspace, model_of, read_session, session_file
+from impyard.runner.resumed import find_workspace, model_of, read_session, session_file
 from tests.support.fuzz import examples
 
 RUN, NEXT = "20261130-101500-1a2b", "20261130-111500-3c4d"
@@ -307,7 +307,3 @@ def test_with_the_ui_neither_events_nor_a_prompt_that_no_argument_holds() -> Non
     for prompt, as_json, said in ((b"", True, "give one of them"), (b"x" * run_options.MAX_TYPED, False, "terminal")):
         with pytest.raises(Exception, match=said):
             run_options.carry_out(prompt, as_json=as_json, ceiling=None, interactive=True)
-
-
-def test_a_session_is_a_value() -> None:
-    assert Session(b"x", 3, "t") == Session(b"x", 3, "t")
