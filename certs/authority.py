@@ -187,7 +187,9 @@ def upstream_roots(extra: Path | None = None) -> bytes:
             if not _PEM.search(extra.read_bytes()):
                 raise ImpyardError(f"{str(extra)!r} holds no PEM certificate", hint="name a file with the origin's CA")
         except OSError as exc:
-            raise ImpyardError(f"cannot read {str(extra)!r}: {exc.strerror or exc}") from exc
+            raise ImpyardError(
+                f"cannot read {str(extra)!r}: {exc.strerror or exc}", hint="name a file with the origin's CA"
+            ) from exc
         sources.append(extra)
     seen: dict[bytes, None] = {}
     for path in sources:

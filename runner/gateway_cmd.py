@@ -104,7 +104,9 @@ def serve(
     try:
         runs.mkdir(exist_ok=True)
     except OSError as exc:
-        raise ImpyardError(f"cannot make {runs}: {(exc.strerror or str(exc)).lower()}") from exc
+        raise ImpyardError(
+            f"cannot make {runs}: {(exc.strerror or str(exc)).lower()}", hint="check the project's owner and mode"
+        ) from exc
     name = f"gateway-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     vault = store.default_dir() if inject else None
     config = Config(run=name, policies=tuple(files), root=root, runs=runs, ca=default_dir(), vault=vault)

@@ -144,7 +144,9 @@ def _rendered(text: str, values: Mapping[str, str], binding: Binding) -> str:
             hint=f"its fields are {', '.join(sorted(values))}",
         ) from None
     except ValueError as exc:
-        raise ImpyardError(f"{binding.at}: the file's template is none: {exc}") from None
+        raise ImpyardError(
+            f"{binding.at}: the file's template is none: {exc}", hint="`impyard policy check` shows its place"
+        ) from None
 
 
 def _inside(path: str, binding: Binding) -> str:

@@ -119,9 +119,13 @@ def _piped() -> str:
     try:
         data = sys.stdin.buffer.read(limit + 1) if sys.stdin is not None else b""
     except OSError as exc:
-        raise ImpyardError(f"cannot read standard input: {exc.strerror}") from None
+        raise ImpyardError(
+            f"cannot read standard input: {exc.strerror}", hint="pipe the value in, or type it when you are asked"
+        ) from None
     if len(data) > limit:
-        raise ImpyardError(f"standard input has more than {limit >> 10} KiB, which is no credential")
+        raise ImpyardError(
+            f"standard input has more than {limit >> 10} KiB, which is no credential", hint="pipe the value alone in"
+        )
     try:
         text = data.decode().removeprefix("\ufeff")
     except UnicodeError:

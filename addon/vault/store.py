@@ -89,9 +89,14 @@ def check(credential: Credential) -> None:
         )
     for where, value in {**credential.secrets(), "account_id": credential.account}.items():
         if value and (fault := fault_of_value(value)):
-            raise ImpyardError(f"credential {credential.name}: its {where[:80]} cannot be used: {fault}")
+            raise ImpyardError(
+                f"credential {credential.name}: its {where[:80]} cannot be used: {fault}",
+                hint=f"`impyard vault set {credential.name}` stores another value",
+            )
     if not credential.secrets():
-        raise ImpyardError(f"credential {credential.name} has no value")
+        raise ImpyardError(
+            f"credential {credential.name} has no value", hint=f"`impyard vault set {credential.name}` stores one"
+        )
 
 
 class Vault:
