@@ -100,7 +100,7 @@ def _source(context: click.Context, param: click.Parameter) -> Source | None:
         return runs
     if name in ("id", "ids", "decision", "wanted") and not {"vault", "preset"} & set(path):
         return decisions
-    return {"model": models, "method": methods, "methods": methods}.get(name)
+    return {"model": models, "method": methods, "methods": methods, "reason": reasons, "reasons": reasons}.get(name)
 
 
 def runs(context: click.Context) -> Iterator[Item]:
@@ -186,6 +186,13 @@ def presets(context: click.Context) -> Iterator[Item]:
 def methods(context: click.Context) -> Iterator[Item]:
     """The methods that most requests have."""
     yield from map(CompletionItem, ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT"))
+
+
+def reasons(context: click.Context) -> Iterator[Item]:
+    """Why something is denied, with what that means."""
+    from impyard.addon.reasons import REASONS
+
+    yield from (CompletionItem(name, help=meaning) for name, meaning in REASONS.items())
 
 
 def _root(context: click.Context) -> Path:
