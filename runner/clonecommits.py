@@ -28,12 +28,14 @@ _PERSON = re.compile(rb"(.*?) <.*?> (-?[0-9]{1,12}) ([+-][0-9]{4})")
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """As its author gives it: nothing of this is checked, and `author` and `subject` may hold any character."""
+    """As its author gives it: nothing of this is checked, and `author` and `subject` may hold any character. `tree` is
+    the id of all files in it, "" for none."""
 
     id: str
     author: str
     when: str
     subject: str
+    tree: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +117,18 @@ def _commit(opened: _Beneath, name: str, form: str) -> bytes | None:
 def _parsed(name: str, text: bytes) -> tuple[str | None, Commit]:
     """The first parent, and the commit."""
     head, _, message = text.partition(b"\n\n")
-    parent, author, when = None, "?", ""
+    parent, author, when, tree = None, "?", "", ""
     for line in head.split(b"\n"):
         key, _, value = line.partition(b" ")
         if key == b"parent" and parent is None and _ID.fullmatch(value):
             parent = value.decode("ascii")
+        elif key == b"tree" and not tree and _ID.fullmatch(value):
+            tree = value.decode("ascii")
         elif key == b"author" and (match := _PERSON.fullmatch(value)):
             author = match[1].decode("utf-8", "replace")
             when = _time(int(match[2]))
     subject = message.strip().partition(b"\n")[0].decode("utf-8", "replace")
-    return parent, Commit(name, author, when, subject)
+    return parent, Commit(name, author, when, subject, tree)
 
 
 def _time(seconds: int) -> str:

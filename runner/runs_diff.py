@@ -77,6 +77,10 @@ def heading(work: Work) -> list[str]:
         lines.append(f"and {len(commits.found) - NAMED} commits before")
     elif not commits.complete:
         lines.append("the agent's commits cannot all be read; what follows does not need them")
+    if work.left.changes and commits.complete:  # a tree's id stands for all files in it
+        newest = commits.found[0] if commits.found else None
+        if newest is None or newest.tree != work.tree:
+            lines.append("not all of it is committed there" if newest else "none of it is committed there")
     return [*lines, ""]
 
 

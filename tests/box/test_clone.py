@@ -49,7 +49,7 @@ def test_an_agent_works_on_a_clone_of_the_project(project: Project) -> None:
             page += more
     os.close(terminal)
     assert process.wait(timeout=20) == 0
-    assert b"Add a line" in page and b"\x1b[32m+agent" in page, page
+    assert b"not all of it is committed there" in page and b"Add a line" in page and b"\x1b[32m+agent" in page, page
 
     again = project.impyard(
         "runs", "resume", run, "--model", "demo", "run: echo more >> new.txt; echo x >> .git/config"

@@ -288,6 +288,7 @@ def test_commits_are_read_and_never_believed(run: RunPaths) -> None:
     git(work, "commit", "--quiet", "--all", "--message=one\x1b[31m\n\nmore")
     found = read_commits(work, base, "sha1")
     assert [commit.subject for commit in found.found] == ["one\x1b[31m"] and found.complete
+    assert found.found[0].tree == git(work, "rev-parse", "HEAD^{tree}")
     name = found.found[0].id
     place = work / ".git" / "objects" / name[:2] / name[2:]
     place.chmod(0o600)
