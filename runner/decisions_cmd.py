@@ -21,6 +21,7 @@ from impyard.runner.project import find_root
 from impyard.runner.when import EXAMPLES, When
 
 PAGE = 50
+EVERY = 10**12  # more than there can be
 _ID = re.compile(r"[0-9a-z-]*[0-9a-f]{4}\.[0-9]+")
 VERDICTS = {"allow": "allow", "allowed": "allow", "deny": "deny", "denied": "deny", "failed": "failed"}
 
@@ -44,7 +45,7 @@ class Count(Whole):
     """How many; `all` is more than there can be."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return 10**12 if value == "all" else super().convert(value, param, ctx)
+        return EVERY if value == "all" else super().convert(value, param, ctx)
 
 
 class Reason(click.ParamType[str]):
@@ -186,6 +187,10 @@ def decisions(
         from impyard.runner.decisions_csv import write_csv
 
         write_csv(log, selection, count)
+    elif count == EVERY and not follow:
+        from impyard.runner.decisions_view import show_all
+
+        show_all(log, selection, as_json=as_json)
     else:
         from impyard.runner.decisions_view import show
 

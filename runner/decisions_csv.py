@@ -5,21 +5,17 @@ from __future__ import annotations
 import csv
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from impyard.runner import outcomes
-from impyard.runner.decision_lines import Entry, Selection
-from impyard.runner.decisions_read import batches
+from impyard.runner.decision_lines import Selection
 from impyard.runner.decisions_view import say_left_out, warn_of_damage
-from impyard.runner.outcome_stream import Joiner, joined
-from impyard.runner.outcomes import Outcome, Row
+from impyard.runner.outcome_stream import rows_with_outcomes
+from impyard.runner.outcomes import Row
 from impyard.runner.text import visible
 
-# Rows stay in order, so those behind one whose outcome is far off have to wait. No more than so many: then it goes
-# without, as for a request that is still under way.
-MOST_WAITING = 10_000
 DECISION = ("id", "run", "scheme", "host", "port", "path", "query", "reason", "rule", "at")
 HEAD = (
     *("time", "verdict", "method", "url", *DECISION, "nearest", "nearest_failed", "credential"),
@@ -32,7 +28,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def write_csv(log: Path, selection: Selection, count: int | None = None) -> None:
     """Print what is meant, oldest first; with `count` its last ones only."""
-    found = rows(log, outcomes.path_beside(log), selection)
+    found = rows_with_outcomes(log, outcomes.path_beside(log), selection)
     write_table(HEAD, map(_cells, found if count is None else iter(deque(found, maxlen=min(count, sys.maxsize)))))
     warn_of_damage(selection, log)
     say_left_out(selection)
@@ -54,44 +50,6 @@ def cell(value: Any) -> Any:
         return value
     text = visible(value)
     return f"'{text}" if text.startswith(FORMULA) or value.startswith(FORMULA) else text
-
-
-def rows(log: Path, outcome_log: Path, selection: Selection) -> Iterator[Row]:
-    """The decisions that are meant, oldest first, with what came of them as far as that is known."""
-    waiting: deque[_Waiting] = deque()
-    joiner: Joiner[_Waiting] = joined(outcome_log, selection.since)
-    try:
-        for entries in batches(log, selection):
-            for entry in entries:
-                if selection.wants(entry):
-                    waits = _Waiting(entry, entry.verdict == "allow")
-                    waiting.append(waits)
-                    if waits.waits:
-                        joiner.expect(entry, waits)
-            for waits, outcome in joiner.read(entries):
-                waits.outcome, waits.waits = outcome, False
-            while waiting and (not waiting[0].waits or len(waiting) > MOST_WAITING):
-                yield waiting.popleft().row
-        for waits, outcome in joiner.rest():
-            waits.outcome = outcome
-        while waiting:
-            yield waiting.popleft().row
-    finally:
-        joiner.close()
-
-
-class _Waiting:
-    """A decision that is to be printed; waits: as soon as its outcome is known."""
-
-    __slots__ = ("entry", "outcome", "waits")
-
-    def __init__(self, entry: Entry, waits: bool) -> None:
-        self.entry, self.waits = entry, waits
-        self.outcome: Outcome | None = None
-
-    @property
-    def row(self) -> Row:
-        return Row(b"", self.entry, self.outcome)
 
 
 def _cells(row: Row) -> list[Any]:

@@ -20,6 +20,7 @@ PROBE_BYTES = 1 << 20  # how far apart a log is looked at for where a time begin
 # So much of nothing but older lines: before that, no younger ones are looked for. Lines are in the order of time but
 # where a clock was set back.
 CERTAIN_BYTES = 4 << 20
+_TS_BEGIN = b'"ts":'
 _TS = re.compile(rb'"ts":\s*"([^"\\]{1,40})"')
 MOST_NAMED = 5  # of the decisions that an id may mean
 
@@ -93,8 +94,9 @@ def start_of(descriptor: int, since: str) -> int:
     while position > 0 and older < CERTAIN_BYTES:
         position = max(position - PROBE_BYTES, 0)
         # A little more, for a time that stands where two looks meet.
-        times = times_in(os.pread(descriptor, PROBE_BYTES + 64, position))
-        if any(ts >= since for ts in times):
+        block = os.pread(descriptor, PROBE_BYTES + 64, position)
+        times = times_in(block[max(block.rfind(_TS_BEGIN), 0) :])  # mostly the last one is enough
+        if any(ts >= since for ts in times) or any(ts >= since for ts in times_in(block)):
             start, older = position, 0
         elif times:  # else it is the middle of one long line
             older += PROBE_BYTES

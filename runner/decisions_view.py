@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from impyard.runner.outcomes import Row
 from impyard.runner.text import columns_of, visible, wrapped
 from impyard.runner.typed import as_typed
 
+BATCH = 200  # rows that are printed at once
 OWN_CHECK = "(impyard's own check)"
 
 
@@ -89,6 +91,26 @@ def _say_next(rows: Sequence[Row]) -> None:
     if "allow" in policy_cmd.COMMANDS:
         hint += f", `impyard policy allow {visible(id)}` lets it through"
     click.echo(wrapped(as_typed(f"hint: {hint}"), columns_of(sys.stderr), "  "), err=True)
+
+
+def show_all(log: Path, selection: Selection, *, as_json: bool) -> None:
+    """Print all wanted lines of `log`, oldest first, however many they are."""
+    emit = emitter(as_json)
+    rows: Iterable[Row]
+    if as_json:
+        rows = (Row(found.line, found.entry) for found in decisions_read.read(log, selection))
+    else:
+        from impyard.runner.outcome_stream import rows_with_outcomes
+
+        rows = rows_with_outcomes(log, outcomes.path_beside(log), selection)
+    shown = 0
+    for part in itertools.batched(rows, BATCH):
+        emit(list(part))
+        shown += len(part)
+    warn_of_damage(selection, log)
+    if not shown and not as_json:
+        click.echo(nothing(selection), err=True)
+    say_left_out(selection)
 
 
 def follow_log(

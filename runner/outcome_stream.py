@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +15,16 @@ import click
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner import logread
-from impyard.runner.decision_lines import Entry
-from impyard.runner.decisions_read import start_of
-from impyard.runner.outcomes import Outcome, parse, parse_all, put
+from impyard.runner.decision_lines import Entry, Selection
+from impyard.runner.decisions_read import batches, start_of
+from impyard.runner.outcomes import Outcome, Row, parse, parse_all, put
 
 # Decisions whose outcome is waited for. When there are twice as many, the older half is given up: their requests run
 # for very long, or the gateway was killed before it could write what came of them.
 MOST_OPEN = 50_000
+# Rows stay in order, so those behind one whose outcome is far off have to wait. No more than so many: then it goes
+# without, as for a request that is still under way.
+MOST_WAITING = 10_000
 MOST_RUNS = 20_000  # whose last decision is known
 
 
@@ -125,3 +128,41 @@ def _batches(descriptor: int, start: int) -> Iterator[list[Outcome]]:
             outcomes = [outcome for line in piece.split(b"\n") if (outcome := parse(line)) is not None]
         if outcomes:
             yield outcomes
+
+
+def rows_with_outcomes(log: Path, outcome_log: Path, selection: Selection) -> Iterator[Row]:
+    """The decisions that are meant, oldest first, with what came of them as far as that is known."""
+    waiting: deque[_Waiting] = deque()
+    joiner: Joiner[_Waiting] = joined(outcome_log, selection.since)
+    try:
+        for entries in batches(log, selection):
+            for entry in entries:
+                if selection.wants(entry):
+                    waits = _Waiting(entry, entry.verdict == "allow")
+                    waiting.append(waits)
+                    if waits.waits:
+                        joiner.expect(entry, waits)
+            for waits, outcome in joiner.read(entries):
+                waits.outcome, waits.waits = outcome, False
+            while waiting and (not waiting[0].waits or len(waiting) > MOST_WAITING):
+                yield waiting.popleft().row
+        for waits, outcome in joiner.rest():
+            waits.outcome = outcome
+        while waiting:
+            yield waiting.popleft().row
+    finally:
+        joiner.close()
+
+
+class _Waiting:
+    """A decision that is to be printed; waits: as soon as its outcome is known."""
+
+    __slots__ = ("entry", "outcome", "waits")
+
+    def __init__(self, entry: Entry, waits: bool) -> None:
+        self.entry, self.waits = entry, waits
+        self.outcome: Outcome | None = None
+
+    @property
+    def row(self) -> Row:
+        return Row(b"", self.entry, self.outcome)

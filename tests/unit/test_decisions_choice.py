@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from impyard.addon.reasons import REASONS
-from impyard.runner import cli, decisions_csv, decisions_summary, outcome_stream
+from impyard.runner import cli, decisions_summary, outcome_stream
 from impyard.runner.decision_lines import Selection
 from impyard.runner.decisions_summary import Summary, summed_up
 from impyard.runner.decisions_view import follow_log
@@ -151,6 +151,12 @@ def test_what_does_not_go_is_a_usage_error(decisions: Command, args: str, words:
     assert words in result.err
 
 
+def test_all_are_the_same_as_many(log: Path, decisions: Command) -> None:
+    for args in ((), ("--json",), ("--denied",), ("--host", "a.*")):
+        many, every = decisions("-n", "100", *args), decisions("-n", "all", *args)
+        assert every == many and every.out
+
+
 def test_nothing_that_is_meant_is_said(log: Path, decisions: Command) -> None:
     assert decisions("--host", "nope").err == "no decisions that these options ask for\n"
     assert decisions("--summary", "--host", "nope").err == "no decisions that these options ask for\n"
@@ -211,12 +217,12 @@ def test_csv_has_what_came_of_each_in_order(log: Path, decisions: Command) -> No
 
 
 def test_csv_waits_for_no_outcome_for_ever(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decisions_csv, "MOST_WAITING", 10)
+    monkeypatch.setattr(outcome_stream, "MOST_WAITING", 10)
     log = project / "runs" / "decisions.jsonl"
     log.write_bytes(b"".join(decision(seq, f"/{seq}", minutes=seq) for seq in range(1, 3000)))
     outcomes = project / "runs" / "outcomes.jsonl"
     outcomes.write_bytes(b"".join(outcome(seq, minutes=seq + 0.1) for seq in range(2, 3000)) + outcome(1, minutes=4000))
-    rows = list(decisions_csv.rows(log, outcomes, Selection()))
+    rows = list(outcome_stream.rows_with_outcomes(log, outcomes, Selection()))
     assert [row.entry.seq for row in rows] == list(range(1, 3000))
     assert rows[0].outcome is None and all(row.outcome for row in rows[1000:])
 
