@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -37,8 +38,10 @@ def write_csv(log: Path, selection: Selection, count: int | None = None) -> None
 def write_table(head: Sequence[str], records: Iterable[Iterable[Any]]) -> None:
     """Print records as CSV (RFC 4180) with cells that no spreadsheet obeys."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
+    records = iter(records)
+    first = list(itertools.islice(records, 1))  # before the heading, since the log may be none that can be read
     writer.writerow(head)
-    for record in records:
+    for record in itertools.chain(first, records):
         writer.writerow(map(cell, record))
     sys.stdout.flush()
 
