@@ -225,7 +225,7 @@ def test_failures_name_their_host_and_reason_and_the_key_that_mends_them(width: 
     screen.view.closing(receipt(decisions={"allowed": 9, "denied": 0}, traffic=traffic), "look here", "stdout.jsonl")
     text = " ".join(screen.text.split())
     assert "9 allowed (7 failed), 0 denied failed models.corp.example (3): certificate verify failed" in text
-    assert "`upstream_ca: FILE` beside `upstream: https://models.corp.example` in the policy" in text
+    assert "`upstream_ca: FILE`, beside `upstream: https://models.corp.example` if it has no other" in text
     assert "gone.example (2): connection refused" in text
     assert "bad \\x1b[2J answer" in text and "b.example" not in text and "1 more" in text
     assert all(cells(line) < width for line in screen.lines if not line.startswith("in ")), screen.lines
