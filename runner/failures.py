@@ -11,7 +11,8 @@ _ERRNO = re.compile(r"\[Errno (\d{1,4})\]")
 # What is wrong with an origin's certificate is said by OpenSSL, in the words of X509_verify_cert_error_string(3).
 _UNKNOWN = ("issuer certificate", "self-signed", "self signed", "unable to verify")
 _MENDS = {
-    _UNKNOWN: "name its authority in the policy: `upstream_ca: FILE`, beside `upstream: https://{host}` if it has no other",
+    _UNKNOWN: "name its authority in the policy: `upstream_ca: FILE`, "
+    "beside `upstream: https://{host}` if it has no other",
     ("hostname mismatch",): "its certificate is for another name: `upstream: https://THAT-NAME` in the policy",
 }
 

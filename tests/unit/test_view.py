@@ -333,7 +333,7 @@ def test_nothing_in_the_box_can_speak_for_impyard(line: str, width: int) -> None
 
 def test_what_is_long_beyond_reading_is_cut_before_it_is_looked_at() -> None:
     screen = Screen(80)
-    began = time.monotonic()
+    began = time.process_time()
     huge = "\x01ä" * 4_000_000
     screen.view.event(huge.encode(), None)
     screen.say(huge)
@@ -342,7 +342,7 @@ def test_what_is_long_beyond_reading_is_cut_before_it_is_looked_at() -> None:
     screen.event(type="message_start", message=message)
     screen.event(type="message_end", message=message)
     screen.view.closing(receipt(), "look", "stdout.jsonl")
-    assert len(screen.text) < 2_000_000 and time.monotonic() - began < 10
+    assert len(screen.text) < 2_000_000 and time.process_time() - began < 10
     assert "log        stdout.jsonl" in screen.lines
 
 
