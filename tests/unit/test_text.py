@@ -76,4 +76,5 @@ def test_what_people_read_fits_sixty_columns_and_loses_no_word(words: str, tmp_p
     wide = in_terminal(500, tmp_path, *words.split())
     if words.startswith("init --project"):  # the first time, it wrote
         wide = [line.replace("unchanged", "wrote") for line in wide]
-    assert " ".join(narrow).split() == " ".join(wide).split()
+    # What is free on a disk changes in between.
+    assert re.sub(r"\d+", "0", " ".join(narrow)).split() == re.sub(r"\d+", "0", " ".join(wide)).split()
