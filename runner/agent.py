@@ -18,7 +18,9 @@ from urllib.parse import urlsplit
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import FAR_FUTURE_MS, Credential
-from impyard.runner.keysources import (
+from impyard.runner.keys.plainpi import Header, Plain, check_address, plain_extra, plain_provider
+from impyard.runner.keys.plainvalues import is_model
+from impyard.runner.keys.sources import (
     DEMO,
     KEY_VARIABLES,
     agent_folder,
@@ -27,8 +29,6 @@ from impyard.runner.keysources import (
     literal,
     read_object,
 )
-from impyard.runner.plainpi import Header, Plain, check_address, plain_extra, plain_provider
-from impyard.runner.plainvalues import is_model
 from impyard.runner.typed import did_you_mean
 
 DEMO_HOST = "demo-model.impyard.internal"

@@ -31,13 +31,13 @@ click.Context.formatter_class = helptext.Formatter  # of every command, wherever
 COMMANDS: dict[str, Entry] = {
     "run": Entry("impyard.runner.run_cmd:run", "Run the agent in a locked box on a prompt.", REFUSED),
     "init": Entry("impyard.runner.init:init", "Write a commented policy into this project."),
-    "vault": Entry("impyard.runner.vault_cmd:vault", "Keep the keys that the gateway puts on requests."),
-    "decisions": Entry("impyard.runner.decisions_cmd:decisions", "Show what the judge decided, and check the log."),
+    "vault": Entry("impyard.runner.keys.vault_cmd:vault", "Keep the keys that the gateway puts on requests."),
+    "decisions": Entry("impyard.runner.decisions.cmd:decisions", "Show what the judge decided, and check the log."),
     "runs": Entry(
         "impyard.runner.runs_cmd:runs", "List, show, resume, stop and prune runs.", inner={"resume": REFUSED}
     ),
-    "report": Entry("impyard.runner.report_cmd:report", "Make one HTML file of a run: requests, denials, hosts, cost."),
-    "policy": Entry("impyard.runner.policy_cmd:policy", "Check, explain, test and change the policy."),
+    "report": Entry("impyard.runner.report.cmd:report", "Make one HTML file of a run: requests, denials, hosts, cost."),
+    "policy": Entry("impyard.runner.policy.cmd:policy", "Check, explain, test and change the policy."),
     "prove": Entry("impyard.runner.prove:prove", "Try to break out of a box without an agent, and show the result."),
     "doctor": Entry("impyard.runner.doctor:doctor", "Check what this machine has and lacks."),
     "gateway": Entry("impyard.runner.gateway_cmd:gateway", "Run the judge alone, as a proxy for other tools."),

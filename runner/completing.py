@@ -146,7 +146,7 @@ def decisions(context: click.Context) -> Iterator[Item]:
 
 def models(context: click.Context) -> Iterator[Item]:
     """The demo model, and those that pi's settings name."""
-    from impyard.runner.pifiles import agent_folder, read_object
+    from impyard.runner.keys.pifiles import agent_folder, read_object
 
     yield CompletionItem("demo", help="a script, no key needed")
     folder = agent_folder(os.environ)
@@ -165,7 +165,7 @@ def models(context: click.Context) -> Iterator[Item]:
 def vault_names(context: click.Context) -> Iterator[Item]:
     """What is in the vault; for `import`, what could be."""
     if context.info_name == "import":
-        from impyard.runner.keysources import available
+        from impyard.runner.keys.sources import available
 
         yield from (CompletionItem(found.name, help=visible(found.where)) for found in available(os.environ))
         return

@@ -26,7 +26,7 @@ from typing import Any
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.privatefolder import PrivateFolder
 from impyard.runner.agent import DEMO_HOST
-from impyard.runner.keysources import DEMO, DEMO_ACCOUNT
+from impyard.runner.keys.sources import DEMO, DEMO_ACCOUNT
 
 INTRODUCTION = "I am impyard's demo model: a script, not a language model."
 ABILITIES = (

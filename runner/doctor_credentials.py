@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator, Mapping
 
 from impyard.addon.vault.store import Vault, default_dir
-from impyard.runner import keysources
 from impyard.runner.doctor import Check
-from impyard.runner.pifiles import agent_folder
+from impyard.runner.keys import sources as keysources
+from impyard.runner.keys.pifiles import agent_folder
+from impyard.runner.keys.vault_words import expiry, failure
 from impyard.runner.typed import as_typed
-from impyard.runner.vault_words import expiry, failure
 
 _MEND_PI = "mend that file, or move it away and use /login in `pi`"
 _WAYS = "start `pi` and use /login, or set a key such as ANTHROPIC_API_KEY, or `impyard vault set NAME`"

@@ -17,7 +17,7 @@ def secret_checks(project: Path | None, *, thorough: bool) -> Iterator[Check]:
     """What a run keeps from the box; `thorough`: and the secrets in the files that it shows."""
     from impyard.certs.authority import data_dir
     from impyard.runner.project import check_root, find_root
-    from impyard.runner.secretscan import CHANNEL, scan, shown
+    from impyard.runner.secretfiles.scan import CHANNEL, scan, shown
 
     root = find_root(project)
     try:
@@ -33,8 +33,8 @@ def secret_checks(project: Path | None, *, thorough: bool) -> Iterator[Check]:
 
 
 def _in_files(root: Path, kept: list[Path]) -> Check:
-    from impyard.runner.secretscan import shown
-    from impyard.runner.secretsearch import search
+    from impyard.runner.secretfiles.scan import shown
+    from impyard.runner.secretfiles.search import search
 
     result = search(root, kept)
     looked = f"{result.files} files looked through" + ("" if result.complete else ", and there are more")

@@ -23,27 +23,29 @@ from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault, default_dir
 from impyard.certs import authority
-from impyard.runner import boxspec, checkout, firstuse, gateway, handover, leftovers, places, standins, uisettings
+from impyard.runner import boxspec, checkout, gateway, leftovers, places
 from impyard.runner.agent import Agent
-from impyard.runner.coverwatch import CoverWatch
 from impyard.runner.diskwatch import DiskWatch, check_room
 from impyard.runner.gateway import Event
 from impyard.runner.gitsettings import own_settings
+from impyard.runner.keys import firstuse, handover, standins
 from impyard.runner.project import check_root, mounts_under, new_run
 from impyard.runner.receipt import Receipt
 from impyard.runner.removal import remove_tree
 from impyard.runner.resumed import Resumed
-from impyard.runner.secretscan import Found
+from impyard.runner.secretfiles.coverwatch import CoverWatch
+from impyard.runner.secretfiles.scan import Found
 from impyard.runner.signals import Signals
 from impyard.runner.spotted import Spotted
 from impyard.runner.stage import Stage
+from impyard.runner.terminal import uisettings
 from impyard.runner.text import visible
 from impyard.runner.times import now
 from impyard.runner.user import Inode, Owner, box_user, give_back, hand_over, home_of, share_run
 
 if TYPE_CHECKING:
-    from impyard.runner import clonegit
-    from impyard.runner.clone import Clone
+    from impyard.runner.clone import git as clonegit
+    from impyard.runner.clone.make import Clone
     from impyard.runner.engine import Engine
 
 DEFAULT_MEMORY = 4 * 1024**3
@@ -410,12 +412,12 @@ class Enclosure:
         """The repository to clone, before anything is made."""
         if self.plan.clone is None:
             return None
-        from impyard.runner import clone  # what no other run needs
+        from impyard.runner.clone import make as clone  # what no other run needs
 
         return clone.find_project(self.plan.root, self.plan.clone)
 
     def _make_clone(self, repository: clonegit.Project) -> None:
-        from impyard.runner import clone
+        from impyard.runner.clone import make as clone
 
         assert self.plan.clone is not None
         if not self.plan.clone.changes and (words := clone.words_about_changes(clone.uncommitted(repository))):
@@ -426,7 +428,7 @@ class Enclosure:
         """The project's own history, which a clone stands in for."""
         if not self.receipt.clone:
             return ()
-        from impyard.runner.clone import covered_folders
+        from impyard.runner.clone.make import covered_folders
 
         return covered_folders(self.plan.root)
 

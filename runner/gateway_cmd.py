@@ -246,9 +246,9 @@ class _Shown:
         self._thread.join(2)
 
     def _show(self) -> None:
-        from impyard.runner import outcomes
-        from impyard.runner.decision_lines import Selection
-        from impyard.runner.decisions_view import emitter, follow_log
+        from impyard.runner.decisions import outcomes
+        from impyard.runner.decisions.lines import Selection
+        from impyard.runner.decisions.view import emitter, follow_log
 
         try:
             follow_log(

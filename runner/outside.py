@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from impyard.certs.authority import data_dir
-from impyard.runner import engine, logread
+from impyard.runner import engine
+from impyard.runner.decisions import logread
 from impyard.runner.enclosure import Enclosure
 from impyard.runner.gitsettings import text_of_file
 

@@ -103,7 +103,7 @@ def _no_project(root: Path) -> str:
 
 def check_workspace(path: Path, root: Path, secret_folders: Sequence[Path] = ()) -> Path:
     """The folder for `--workspace`, resolved, which the box may write to. Raises ImpyardError for one it must not."""
-    from impyard.runner.secretkinds import is_env  # it loads RE2, which commands that only look do without
+    from impyard.runner.secretfiles.kinds import is_env  # it loads RE2, which commands that only look do without
 
     if path.is_symlink():
         raise ImpyardError(f"the workspace {path} is a link", hint=f"name the folder itself: {path.resolve()}")

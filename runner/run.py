@@ -29,15 +29,15 @@ from impyard.runner.receipt import EXITS, failed_of
 from impyard.runner.resumed import Resumed
 from impyard.runner.signals import Interrupted, Signals
 from impyard.runner.stage import Line, News, Screen
+from impyard.runner.terminal.uisettings import ui_settings
 from impyard.runner.text import shortened, visible
 from impyard.runner.times import now
 from impyard.runner.typed import as_typed, command_line
-from impyard.runner.uisettings import ui_settings
 from impyard.runner.view import JsonView, View
 
 if TYPE_CHECKING:
-    from impyard.runner.clone import Clone
-    from impyard.runner.interactive import InteractiveView
+    from impyard.runner.clone.make import Clone
+    from impyard.runner.terminal.interactive import InteractiveView
 
 RECEIPT_FILES = 200
 RECEIPT_HOSTS = 200
@@ -137,7 +137,7 @@ def _clone(options: Options) -> Clone | None:
         return None
     if options.workspace is not None:
         raise ImpyardError("--clone and --workspace both say where the agent works", hint="leave one of them away")
-    from impyard.runner.clone import Clone
+    from impyard.runner.clone.make import Clone
 
     return Clone(options.with_changes, options.with_history)
 
@@ -248,7 +248,7 @@ class _Run:
         receipt.probes = list(self.probes or ())
         self._count()
         if reason == "agent-error" and (agent := enclosure.plan.agent) is not None:
-            from impyard.runner.refusedkey import refused_key  # what no run needs that ends well
+            from impyard.runner.keys.refusedkey import refused_key  # what no run needs that ends well
 
             log = enclosure.paths.runs / "decisions.jsonl"
             receipt.refused_key = refused_key(log, receipt.run, agent.provider, agent.host(), Vault(default_dir()))
@@ -268,7 +268,7 @@ class _Run:
             raise ImpyardError(error or "the box refused to start", hint=f"the receipt is {enclosure.paths.receipt}")
         self._show(self.view.closing, receipt, self._look_command(), str(enclosure.paths.stdout), self._next_commands())
         if self.options.learn:
-            from impyard.runner.learned import learned  # it loads the judge, which no other run needs
+            from impyard.runner.policy.learned import learned  # it loads the judge, which no other run needs
 
             plan, options = enclosure.plan, self.options
             where = (plan.root, plan.policies, receipt.run, options.policies, options.project)

@@ -149,7 +149,7 @@ def carry_out(prompt: bytes, *, as_json: bool, ceiling: float | None, interactiv
         view: View = make_view(as_json=as_json, environ=os.environ)
         size = None
         if interactive:
-            from impyard.runner.interactive import make_interactive
+            from impyard.runner.terminal.interactive import make_interactive
 
             view = make_interactive(view)
             size = view.size()
@@ -163,7 +163,7 @@ def carry_out(prompt: bytes, *, as_json: bool, ceiling: float | None, interactiv
 
 def _check_interactive(prompt: bytes, as_json: bool) -> None:
     """Raises ImpyardError or UsageError for a run that cannot be interactive."""
-    from impyard.runner.userterminal import check_terminal
+    from impyard.runner.terminal.userterminal import check_terminal
 
     if as_json:
         raise click.UsageError("-i shows pi's own screen, --json its events: give one of them")

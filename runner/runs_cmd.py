@@ -37,8 +37,8 @@ _project = click.option(
 
 # Commands that are imported when they are called; the others are below.
 COMMANDS: dict[str, Entry] = {
-    "diff": Entry("impyard.runner.runs_diff:diff", "Show what the agent changed in its clone."),
-    "apply": Entry("impyard.runner.runs_apply:apply", "Take over what the agent changed in its clone."),
+    "diff": Entry("impyard.runner.clone.diff_cmd:diff", "Show what the agent changed in its clone."),
+    "apply": Entry("impyard.runner.clone.apply_cmd:apply", "Take over what the agent changed in its clone."),
     "resume": Entry("impyard.runner.resume_cmd:resume", "Go on with a run's session in a fresh box."),
 }
 

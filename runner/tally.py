@@ -9,7 +9,7 @@ from pathlib import Path
 
 from impyard.addon.decisions import line_hash
 from impyard.addon.errors import ImpyardError
-from impyard.runner import logread
+from impyard.runner.decisions import logread
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from impyard.addon.judge import Decision, Nearest, Verdict
 from impyard.addon.log import DecisionLog, OutcomeLog
 from impyard.addon.reasons import REASONS
 from impyard.addon.request import Request
-from impyard.runner import logread
+from impyard.runner.decisions import logread
 from tests.support.fuzz import examples
 
 PLAIN = Request("GET", "https", "a.test", 443, "/a", "q=1", headers=(("accept", "x"),), host_header="a.test")

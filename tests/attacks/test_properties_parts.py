@@ -22,7 +22,9 @@ from impyard.addon.wire import looks_like_http, request_from
 from impyard.box import names
 from impyard.box.loop import Loop
 from impyard.box.pipes import ANSWER_LIMIT, CHUNK, Opening
-from impyard.runner import decision_lines, logread, text
+from impyard.runner import text
+from impyard.runner.decisions import lines as decision_lines
+from impyard.runner.decisions import logread
 from tests.support.fuzz import examples
 from tests.support.httpgrammar import AUTHORITIES, DANGEROUS, H2_PATHS, HEADERS, METHODS, streams
 from tests.unit.test_answers import RETRIED

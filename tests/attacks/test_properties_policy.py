@@ -16,7 +16,7 @@ from impyard.addon import readings as reading
 from impyard.addon.judge import Decision, judge
 from impyard.addon.policy import Policy, read_policy
 from impyard.addon.request import Request
-from impyard.runner.policyexplain import explain
+from impyard.runner.policy.explain import explain
 from tests.support.fuzz import examples
 from tests.support.policymodel import Asked, Entry, Ruled, rule_on
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from impyard.runner.screenfilter import ScreenFilter
+from impyard.runner.terminal.screenfilter import ScreenFilter
 from tests.support.person import Person
 from tests.support.project import Project
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from impyard.addon.policy import load_policy, read_policy
-from impyard.runner import presets
-from impyard.runner.decision_lines import Selection
-from impyard.runner.policy_replay_cmd import replayed
-from impyard.runner.registries import place_of
+from impyard.runner.decisions.lines import Selection
+from impyard.runner.policy import presets
+from impyard.runner.policy.registries import place_of
+from impyard.runner.policy.replay_cmd import replayed
 from tests.support.gateway import LiveGateway
 from tests.support.service import Asked, Given, Service, Tools, git_backend, tools_behind
 from tests.support.shop import needs

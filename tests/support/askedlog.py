@@ -8,7 +8,7 @@ from impyard.addon.judge import Decision, denial, judge
 from impyard.addon.log import DecisionLog
 from impyard.addon.policy import load_policy
 from impyard.addon.request import Request
-from impyard.runner.policyasked import asked, sent
+from impyard.runner.policy.asked import asked, sent
 
 RUN = "20261129-120000-ab12"
 

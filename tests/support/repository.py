@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from impyard.runner.clone import Clone, find_project, make_clone
+from impyard.runner.clone.make import Clone, find_project, make_clone
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import write_json
 

@@ -12,7 +12,7 @@ import pytest
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import FAR_FUTURE_MS, Credential
 from impyard.runner.agent import BOX_SETTINGS, MODEL_HOSTS, Agent, choose_agent, write_agent_folder
-from impyard.runner.keysources import KEY_VARIABLES, literal
+from impyard.runner.keys.sources import KEY_VARIABLES, literal
 
 KEY = Credential(name="openai", kind="api_key", key="sk-stand-in")
 LOGIN = Credential(name="anthropic", kind="oauth", access="sk-ant-oat01-stand-in", refresh="sk-ant-ort01-stand-in")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.clone import Clone, covered_folders, find_project, uncommitted
+from impyard.runner.clone.make import Clone, covered_folders, find_project, uncommitted
 from tests.support.repository import clone_of, commit, git, new_repository
 
 TOKEN = "//registry.example.org/:_authToken=0123456789abcdef0123"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import cloneplaces
 from impyard.runner.cli import main
-from impyard.runner.clone import Clone
+from impyard.runner.clone import places as cloneplaces
+from impyard.runner.clone.make import Clone
 from impyard.runner.project import RunPaths
 from tests.support.repository import clone_of, commit, git, new_repository
 

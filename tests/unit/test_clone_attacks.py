@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from impyard.runner import clonetree
 from impyard.runner.cli import main
-from impyard.runner.clonecommits import read_commits
-from impyard.runner.clonegit import Entry
-from impyard.runner.clonepaths import bare_repositories, names_git, why_held
+from impyard.runner.clone import tree as clonetree
+from impyard.runner.clone.commits import read_commits
+from impyard.runner.clone.git import Entry
+from impyard.runner.clone.paths import bare_repositories, names_git, why_held
 from impyard.runner.project import RunPaths
 from tests.support.repository import clone_of, git, new_repository
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from impyard.runner.coverwatch import CoverWatch
+from impyard.runner.secretfiles.coverwatch import CoverWatch
 
 
 @pytest.fixture
@@ -86,7 +86,10 @@ def test_more_files_than_a_process_may_hold_are_an_error(hidden: int) -> None:
 
 def own_process(code: str) -> subprocess.CompletedProcess[str]:
     """Run code in a process whose limits and descriptors are its own."""
-    code = "import resource; from pathlib import Path; from impyard.runner.coverwatch import CoverWatch\n" + code
+    code = (
+        "import resource; from pathlib import Path; from impyard.runner.secretfiles.coverwatch import CoverWatch\n"
+        + code
+    )
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 

@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from impyard.addon.reasons import REASONS
-from impyard.runner import cli, decisions_summary, outcome_stream
-from impyard.runner.decision_lines import Selection
-from impyard.runner.decisions_summary import Summary, summed_up
-from impyard.runner.decisions_view import follow_log
-from impyard.runner.outcomes import Failures, failures
-from impyard.runner.when import moment
+from impyard.runner import cli
+from impyard.runner.decisions import outcome_stream
+from impyard.runner.decisions import summary as decisions_summary
+from impyard.runner.decisions.lines import Selection
+from impyard.runner.decisions.outcomes import Failures, failures
+from impyard.runner.decisions.summary import Summary, summed_up
+from impyard.runner.decisions.view import follow_log
+from impyard.runner.decisions.when import moment
 
 RUN = "20260101-000000-aaaa"
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -285,7 +287,7 @@ def random_log(rng: random.Random, *, set_back: bool) -> tuple[list[bytes], list
 def test_the_bytes_are_those_of_the_outcomes(
     project: Path, monkeypatch: pytest.MonkeyPatch, set_back: bool, block: int
 ) -> None:
-    monkeypatch.setattr("impyard.runner.logread.BLOCK_BYTES", block)
+    monkeypatch.setattr("impyard.runner.decisions.logread.BLOCK_BYTES", block)
     lines, outcomes, expected = random_log(random.Random(block), set_back=set_back)
     log, beside = project / "runs" / "decisions.jsonl", project / "runs" / "outcomes.jsonl"
     log.write_bytes(b"".join(lines))

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import agent, decision_lines, demo, logread
-from impyard.runner.decision_lines import Selection
-from impyard.runner.decisions_read import CERTAIN_BYTES, find, page, read, short_id, start_of
+from impyard.runner import agent, demo
+from impyard.runner.decisions import lines as decision_lines
+from impyard.runner.decisions import logread
+from impyard.runner.decisions.lines import Selection
+from impyard.runner.decisions.read import CERTAIN_BYTES, find, page, read, short_id, start_of
 
 RUN = "20260101-000000-aaaa"
 

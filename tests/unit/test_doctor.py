@@ -23,7 +23,7 @@ Checks = dict[str, dict[str, Any]]
 @pytest.fixture(autouse=True)
 def own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """An empty home and data folder, no keys, and no engine unless a test asks for one."""
-    from impyard.runner.keysources import KEY_VARIABLES, TOOL_VARIABLES
+    from impyard.runner.keys.sources import KEY_VARIABLES, TOOL_VARIABLES
 
     for name in (name for names in (KEY_VARIABLES | TOOL_VARIABLES).values() for name in names):
         monkeypatch.delenv(name, raising=False)

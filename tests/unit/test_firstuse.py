@@ -9,9 +9,9 @@ import pytest
 
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault, default_dir
-from impyard.runner import firstuse
 from impyard.runner.agent import choose_agent, demo_agent
 from impyard.runner.demo import account_key
+from impyard.runner.keys import firstuse
 
 
 class Place:

@@ -12,10 +12,10 @@ import pytest
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential, Failure, TokenEndpoint
 from impyard.addon.vault.store import Vault
-from impyard.runner import pifiles
 from impyard.runner.demo import account_key
-from impyard.runner.keysources import Found, available, first_of, follow, take
-from impyard.runner.pifiles import header_field, literal, resolve_template
+from impyard.runner.keys import pifiles
+from impyard.runner.keys.pifiles import header_field, literal, resolve_template
+from impyard.runner.keys.sources import Found, available, first_of, follow, take
 from tests.support.waiting import wait_until
 
 OAT = "sk-ant-oat01-aaaaaaaaaaaaaaaa"

@@ -46,7 +46,7 @@ def test_a_core_module_loads_nothing_heavy(module: str) -> None:
 
 def test_what_makes_and_places_rules_loads_no_command_line() -> None:
     heavy = tuple(name for name in HEAVY if name != "impyard.runner")
-    code = f"import sys, impyard.runner.policysuggest; print([m for m in {heavy!r} if m in sys.modules])"
+    code = f"import sys, impyard.runner.policy.suggest; print([m for m in {heavy!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert out.strip() == "[]"
 

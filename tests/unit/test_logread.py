@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import logread
+from impyard.runner.decisions import logread
 
 
 def lines_of(path: Path) -> list[logread.Line]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impyard.runner.markup import Lines, Style, document, h
+from impyard.runner.report.markup import Lines, Style, document, h
 from impyard.runner.text import visible
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impyard.addon.readings import readings
-from impyard.runner.pathrules import NoRule, exact, path_rules
+from impyard.runner.policy.pathrules import NoRule, exact, path_rules
 from tests.support.fuzz import examples
 
 SHA = "0123456789abcdef0123456789abcdef01234567"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impyard.runner.pathshape import shape
+from impyard.runner.decisions.pathshape import shape
 
 
 @pytest.mark.parametrize(

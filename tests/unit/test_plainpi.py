@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
 from impyard.runner.agent import choose_agent, write_agent_folder
-from impyard.runner.pikeys import custom_credential, login_credential
-from impyard.runner.plainpi import fault_of_address, plain_extra, plain_provider
+from impyard.runner.keys.pikeys import custom_credential, login_credential
+from impyard.runner.keys.plainpi import fault_of_address, plain_extra, plain_provider
 
 SECRET = "Zq8RealSecret5tW0xY7bN3mK9pL2cV6dF4gH1jS"
 

@@ -15,8 +15,8 @@ from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.sentinels import mint
 from impyard.runner.agent import choose_agent, write_agent_folder
-from impyard.runner.keysources import available, first_of
-from impyard.runner.plainpi import plain_provider
+from impyard.runner.keys.plainpi import plain_provider
+from impyard.runner.keys.sources import available, first_of
 
 SECRET = "REALSECRETAq7Zx9Lm3Kp5Vw8Ty2"
 

@@ -14,8 +14,8 @@ import yaml
 
 from impyard.addon.policy import MAX_BYTES
 from impyard.runner.cli import main
-from impyard.runner.policyexcerpt import excerpt
-from impyard.runner.policylint import CODES
+from impyard.runner.policy.excerpt import excerpt
+from impyard.runner.policy.lint import CODES
 from tests.unit.test_policylint import POLICIES
 
 POLICY = """\

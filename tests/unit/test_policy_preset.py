@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from impyard.addon.judge import judge
 from impyard.addon.policy import load_policy, read_policy
-from impyard.runner import cli, preset_add, presets
-from impyard.runner.policyasked import asked, sent
+from impyard.runner import cli
+from impyard.runner.policy import preset_add, presets
+from impyard.runner.policy.asked import asked, sent
 from tests.attacks.test_properties_policy import entries as some_entries
 from tests.attacks.test_properties_policy import written
 from tests.support.fuzz import examples

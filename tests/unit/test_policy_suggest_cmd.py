@@ -13,9 +13,9 @@ import pytest
 
 from impyard.addon.judge import judge
 from impyard.addon.policy import load_policy
-from impyard.runner import policywrite
 from impyard.runner.cli import main
-from impyard.runner.policyasked import asked, sent
+from impyard.runner.policy import write as policywrite
+from impyard.runner.policy.asked import asked, sent
 from tests.support.askedlog import RUN, AskedProject
 
 POLICY = """\
@@ -301,7 +301,7 @@ def test_somebody_elses_edit_while_the_question_stands_is_kept(
 
 
 def test_two_at_once_are_both_written(project: AskedProject) -> None:
-    from impyard.runner.policy_allow_cmd import _allowing, _change
+    from impyard.runner.policy.allow_cmd import _allowing, _change
 
     def one(name: str) -> None:
         def make(*given: Any) -> Any:

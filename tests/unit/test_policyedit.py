@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from impyard.runner.policyedit import CannotEdit, NewEntry, NewRule, insert_entry, insert_rule, insert_text
+from impyard.runner.policy.edit import CannotEdit, NewEntry, NewRule, insert_entry, insert_rule, insert_text
 
 DEFAULT = (Path(__file__).parents[2] / "policies" / "default.yaml").read_bytes()
 RULE = NewRule(("GET",), r"/repos/a\.b", comment=("seen once", "in run x"))

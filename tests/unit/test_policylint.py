@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from impyard.addon.judge import judge
 from impyard.addon.policy import Policy, load_policy, read_policy
 from impyard.addon.rules import path_options
-from impyard.runner import policylint_shadow
-from impyard.runner.policyasked import asked, sent
-from impyard.runner.policylint import CODES, Lint, lints
-from impyard.runner.regexask import is_within, meet, samples_of, tree_of
-from impyard.runner.regexlang import Unknown, automaton, parse
+from impyard.runner.policy import lint_shadow as policylint_shadow
+from impyard.runner.policy.asked import asked, sent
+from impyard.runner.policy.lint import CODES, Lint, lints
+from impyard.runner.policy.regexask import is_within, meet, samples_of, tree_of
+from impyard.runner.policy.regexlang import Unknown, automaton, parse
 from tests.attacks.test_properties_policy import asked as asked_anywhere
 from tests.attacks.test_properties_policy import (
     asked_here,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from impyard.addon.judge import judge
 from impyard.addon.policy import read_policy
-from impyard.runner.policyasked import asked, sent
-from impyard.runner.policyedit import NewRule
-from impyard.runner.policyput import Contents, Put, Where, deciding, put
+from impyard.runner.policy.asked import asked, sent
+from impyard.runner.policy.edit import NewRule
+from impyard.runner.policy.put import Contents, Put, Where, deciding, put
 
 HOST = Where("api.example.org")
 WIDE = NewRule(("GET",), "/.*")

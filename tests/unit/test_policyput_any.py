@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from impyard.addon.judge import judge
 from impyard.addon.policy import Policy, read_policy
 from impyard.addon.request import Request
-from impyard.runner.pathrules import exact
-from impyard.runner.policyasked import asked, sent
-from impyard.runner.policyedit import NewRule
-from impyard.runner.policyput import Where, deciding, put
-from impyard.runner.policysuggest import Collector, suggestion
-from impyard.runner.policytext import Style, flow_text
-from impyard.runner.replay import Recorded
+from impyard.runner.policy.asked import asked, sent
+from impyard.runner.policy.edit import NewRule
+from impyard.runner.policy.pathrules import exact
+from impyard.runner.policy.put import Where, deciding, put
+from impyard.runner.policy.replay import Recorded
+from impyard.runner.policy.suggest import Collector, suggestion
+from impyard.runner.policy.text import Style, flow_text
 from tests.support.fuzz import examples
 
 HOSTS = ["a.example", "b.example", "x.a.example"]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import policywrite
-from impyard.runner.policywrite import ask_and_replace, check_changeable, diff, locked, replace
+from impyard.runner.policy import write as policywrite
+from impyard.runner.policy.write import ask_and_replace, check_changeable, diff, locked, replace
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.policy import load_policy
-from impyard.runner import preset_places, presets, registries_apt, registries_cargo
-from impyard.runner.policyexpect import judged, read_expectations
-from impyard.runner.registries import Place, place_of
+from impyard.runner.policy import preset_places, presets, registries_apt, registries_cargo
+from impyard.runner.policy.expect import judged, read_expectations
+from impyard.runner.policy.registries import Place, place_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("anthropic", "openai", "openai-codex", "google", "openrouter")

@@ -10,7 +10,7 @@ import pytest
 
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault
-from impyard.runner.refusedkey import refused_key, words
+from impyard.runner.keys.refusedkey import refused_key, words
 
 RUN = "20261129-120000-ab12"
 KEY = "sk-ant-api03-0123456789"

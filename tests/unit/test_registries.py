@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import (
+from impyard.runner.policy import (
     registries_apt,
     registries_cargo,
     registries_go,
@@ -17,7 +17,7 @@ from impyard.runner import (
     registries_npm,
     registries_pip,
 )
-from impyard.runner.registries import Found, Machine, expression, place_of
+from impyard.runner.policy.registries import Found, Machine, expression, place_of
 from tests.support.service import Given, Service
 from tests.support.shop import needs
 

@@ -15,7 +15,7 @@ import pytest
 
 from impyard.box.loop import Loop
 from impyard.box.terminal import MAX_MESSAGE, MAX_TYPED, Terminal
-from impyard.runner.userterminal import message
+from impyard.runner.terminal.userterminal import message
 from tests.support.waiting import wait_until
 
 

@@ -21,7 +21,7 @@ from impyard.addon.reasons import REASONS
 from impyard.addon.request import Request
 from impyard.addon.rules import Inject, Upstream
 from impyard.runner import cli
-from impyard.runner.replay import AFTER_RULES, BEFORE_RULES, BY_RULES, UNSEEN, Judged, Recorded, Replay
+from impyard.runner.policy.replay import AFTER_RULES, BEFORE_RULES, BY_RULES, UNSEEN, Judged, Recorded, Replay
 from tests.attacks.test_properties_policy import (
     asked,
     odd_paths,
@@ -332,8 +332,8 @@ def test_since_leaves_out_what_is_older(project: Path, capsys: pytest.CaptureFix
 
 def test_a_hundred_thousand_decisions_take_seconds(tmp_path: Path) -> None:
     """5 s are promised for 100,000: a tenth of them here, in processor time, as others use this machine too."""
-    from impyard.runner.decision_lines import Selection
-    from impyard.runner.policy_replay_cmd import replayed
+    from impyard.runner.decisions.lines import Selection
+    from impyard.runner.policy.replay_cmd import replayed
 
     log = tmp_path / "decisions.jsonl"
     policy = loaded(OLD)

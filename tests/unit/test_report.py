@@ -15,8 +15,10 @@ import pytest
 
 from impyard.addon.judge import Decision, Secret, Verdict
 from impyard.addon.rules import Inject
-from impyard.runner import cli, engine, report_agent, report_requests
-from impyard.runner.report_style import CSS
+from impyard.runner import cli, engine
+from impyard.runner.report import agent as report_agent
+from impyard.runner.report import requests as report_requests
+from impyard.runner.report.style import CSS
 from tests.support.recorded import ALLOW, DENY, RUN, UNLISTED, Recorded, call, request, said, usage
 from tests.unit.test_markup import HOSTILE, Parsed
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impyard.runner.screenfilter import MAX_PUSHES, QUESTIONS, ScreenFilter
+from impyard.runner.terminal.screenfilter import MAX_PUSHES, QUESTIONS, ScreenFilter
 from tests.support.fuzz import examples
 
 # The grammar once more, in other words than the filter's: of whole output, as bytes are shown by a terminal in UTF-8.

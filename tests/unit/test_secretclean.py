@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from impyard.runner.secretclean import git_settings, git_stores, npm_settings, urls, yarn_settings
+from impyard.runner.secretfiles.clean import git_settings, git_stores, npm_settings, urls, yarn_settings
 
 TOKEN = "ghp_0123456789abcdefABCDEF0123456789abcd"
 HALF = TOKEN[: len(TOKEN) // 2], TOKEN[len(TOKEN) // 2 :]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.secretscan import CHANNEL, Found, notes, scan, shown_notes, tracked, without_allowed
+from impyard.runner.secretfiles.scan import CHANNEL, Found, notes, scan, shown_notes, tracked, without_allowed
 
 
 def hidden(*roots: Path) -> list[tuple[Path, bool]]:

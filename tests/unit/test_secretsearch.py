@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from impyard.runner.secretsearch import search
+from impyard.runner.secretfiles.search import search
 
 # Made up, in the shapes that their issuers document; in parts, so that no scanner takes this file for a find.
 HEX, WORD = "0123456789abcdef" * 4, "Zq3vT7xW9kLmN2pR4sYb" * 5

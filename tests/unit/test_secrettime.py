@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impyard.runner import gitsettings, secretclean, secretkinds
-from impyard.runner.secretscan import MAX_CLEANED_BYTES, scan
-from impyard.runner.secretsearch import search
+from impyard.runner import gitsettings
+from impyard.runner.secretfiles import clean as secretclean
+from impyard.runner.secretfiles import kinds as secretkinds
+from impyard.runner.secretfiles.scan import MAX_CLEANED_BYTES, scan
+from impyard.runner.secretfiles.search import search
 
 # Parts of what the expressions look for, whose repetition is what a search that goes back would be lost in.
 PARTS = [

@@ -12,10 +12,10 @@ import pytest
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
-from impyard.runner import standins
 from impyard.runner.agent import Agent, choose_agent, demo_agent
-from impyard.runner.firstuse import State
-from impyard.runner.standins import Binding, Keys
+from impyard.runner.keys import standins
+from impyard.runner.keys.firstuse import State
+from impyard.runner.keys.standins import Binding, Keys
 
 HOST = "api.anthropic.com"
 POLICY = """\

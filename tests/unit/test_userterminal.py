@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import userterminal
-from impyard.runner.interactive import InteractiveView, title
-from impyard.runner.userterminal import END_KEY, UserTerminal, check_terminal, message
+from impyard.runner.terminal import userterminal
+from impyard.runner.terminal.interactive import InteractiveView, title
+from impyard.runner.terminal.userterminal import END_KEY, UserTerminal, check_terminal, message
 from tests.support.waiting import wait_until
 
 
@@ -102,7 +102,7 @@ def test_a_box_that_takes_no_keys_can_still_be_ended_and_fills_no_memory(
 ) -> None:
     signals = []
     monkeypatch.setattr(userterminal, "MAX_WAITING", 5000)
-    monkeypatch.setattr("impyard.runner.userterminal.os.kill", lambda _pid, number: signals.append(number))
+    monkeypatch.setattr("impyard.runner.terminal.userterminal.os.kill", lambda _pid, number: signals.append(number))
     bed.box.slow = True
     bed.terminal.enter(bed.box.send)
     for _ in range(10):
@@ -136,9 +136,9 @@ def test_the_key_that_ends_a_run_is_known_in_each_of_its_forms(keys: bytes, coun
 
 def test_presses_that_are_apart_end_nothing(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     signals = []
-    monkeypatch.setattr("impyard.runner.userterminal.os.kill", lambda _pid, number: signals.append(number))
+    monkeypatch.setattr("impyard.runner.terminal.userterminal.os.kill", lambda _pid, number: signals.append(number))
     now = iter([0.0, 1.0, 2.5, 2.6])
-    monkeypatch.setattr("impyard.runner.userterminal.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("impyard.runner.terminal.userterminal.time.monotonic", lambda: next(now))
     for expected in (0, 0, 0, 1):
         bed.terminal._look_for_end(b"\x1c")
         assert len(signals) == expected

@@ -25,7 +25,7 @@ from keyrings.alt.file import PlaintextKeyring
 from impyard.addon.vault.credential import Credential, Failure, TokenEndpoint
 from impyard.addon.vault.store import Vault, default_dir
 from impyard.runner.cli import main
-from impyard.runner.keysources import KEY_VARIABLES, TOOL_VARIABLES
+from impyard.runner.keys.sources import KEY_VARIABLES, TOOL_VARIABLES
 
 SECRET = "sk-test-4f1c9a7e22d0"
 

@@ -1,0 +1,188 @@
+"""`impyard runs apply`: takes over what an agent changed in its clone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import click
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner.clone import places as cloneplaces
+from impyard.runner.clone.branch import check_branch, make_branch
+from impyard.runner.clone.git import Project, quoted_folders
+from impyard.runner.clone.merge import Plan, Step, held_back, make_plan
+from impyard.runner.clone.paths import LINK
+from impyard.runner.clone.work import Work, opened
+from impyard.runner.policy.place import project_option
+from impyard.runner.project import find_root
+from impyard.runner.text import columns_of, visible, wrapped
+from impyard.runner.typed import command_line
+
+SHOWN = 200
+LETTERS = {"add": ("A", "green"), "change": ("M", "yellow"), "delete": ("D", "red"), "merge": ("M", "cyan")}
+
+
+@click.command("apply")
+@click.argument("run", default="last")
+@project_option
+@click.option("--take", multiple=True, metavar="PATH", help="Also this change that is held back. May be given again.")
+@click.option("--branch", metavar="NAME", help="Make a commit on a new branch instead of changing your files.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def apply(run: str, project: Path | None, take: Sequence[str], branch: str | None, yes: bool) -> int:
+    """Take over what the agent changed in the clone of RUN, else of the newest: into your files, all of it or nothing.
+
+    What you have committed since is kept: both changes are brought together. Files with changes that you have not
+    committed are not touched. Some changes are held back until you name them: what git obeys, the policy, names of
+    files with secrets, links that lead out. Your index, hooks and filters are left alone.
+
+    \b
+    impyard runs apply last
+    impyard runs apply 20261130-101500 --branch agent/tests --yes
+    """
+    project = project or click.get_current_context().obj
+    root = find_root(project)
+    with opened(root, run) as work:
+        if work.run.lives or work.run.doubt:
+            why = work.run.doubt or f"run {work.run.id} is still at work"
+            raise ImpyardError(why, hint=f"wait for its end, or `impyard runs stop {work.run.id}`")
+        names = _names(take, work)
+        repository = Project(root)
+        if repository.prefix != work.made.prefix or repository.form != work.made.form:
+            raise ImpyardError("the repository is another than the clone was made from", hint="`impyard runs diff`")
+        if branch is not None:
+            return _to_branch(work, repository, names, branch, yes=yes)
+        plan = make_plan(work, repository, names)
+        look = command_line("runs", "diff", work.run.id, project=project)
+        return _to_files(work, repository, plan, look, yes=yes)
+
+
+def _to_files(work: Work, repository: Project, plan: Plan, look: str, *, yes: bool) -> int:
+    if plan.refused:
+        for path, why in sorted(plan.refused.items())[:SHOWN]:
+            click.echo(f"{_shown(path)}: {why}", err=True)
+        count = len(plan.refused)
+        raise ImpyardError(
+            f"{count} of the agent's changes cannot be brought together with your files; nothing was changed",
+            hint="commit or stash yours and try again; or `--branch NAME`, and merge that with git",
+        )
+    for step in plan.steps[:SHOWN]:
+        click.echo(_line(step))
+    if len(plan.steps) > SHOWN:
+        click.echo(f"  and {len(plan.steps) - SHOWN} more: {look} --stat")
+    _say_held(work, plan.held)
+    if not plan.steps:
+        click.echo("you have all of it already" if plan.same else "there is nothing to take over")
+        return 0
+    if not _agreed(f"apply this to {visible(str(repository.root))}?", yes=yes):
+        return 0
+    contents = [_content(work, repository, step) for step in plan.steps]
+    for step in plan.steps:  # all of it or nothing
+        if cloneplaces.changed(step.place, repository.root, step.path) and step.place.kind != "none":
+            raise ImpyardError(f"{_shown(step.path)} has changed meanwhile; nothing was changed", hint="begin anew")
+    done = 0
+    try:
+        for step, data in sorted(zip(plan.steps, contents, strict=True), key=lambda one: one[0].entry is not None):
+            _carry_out(repository.root, step, data)
+            done += 1
+    except (OSError, ImpyardError) as exc:
+        why = exc.message if isinstance(exc, ImpyardError) else (exc.strerror or str(exc)).lower()
+        raise ImpyardError(
+            f"stopped at {_shown(step.path)}: {why}; {done} of {len(plan.steps)} changes are made",
+            hint="mend that and apply again: what is made already is left alone",
+        ) from exc
+    count = len(plan.steps)
+    click.echo(f"{count} {'change is' if count == 1 else 'changes are'} made; `git status` and `git diff` show them")
+    return 0
+
+
+def _to_branch(work: Work, repository: Project, take: Collection[bytes], branch: str, *, yes: bool) -> int:
+    held = held_back(work, repository, take)
+    paths = [path for path in sorted(work.left.changes) if path not in held]
+    check_branch(repository, work, branch, paths)
+    for path in paths[:SHOWN]:
+        entry = work.left.changes[path]
+        kind = "delete" if entry is None else "change" if path in work.base else "add"
+        letter, colour = LETTERS[kind]
+        click.echo(f"  {click.style(letter, fg=colour)} {_shown(path)}")
+    if len(paths) > SHOWN:
+        click.echo(f"  and {len(paths) - SHOWN} more")
+    _say_held(work, held)
+    if not paths:
+        click.echo("there is nothing to take over")
+        return 0
+    if not _agreed(f"make the branch {branch} in {visible(str(repository.top))}?", yes=yes):
+        return 0
+    made = make_branch(repository, work, branch, paths, visible(str(work.run.receipt.get("prompt") or "")))
+    click.echo(f"branch {branch} is at {made[:12]}; `git merge {branch}` takes it over, `git log -p {branch}` shows it")
+    return 0
+
+
+def _names(take: Sequence[str], work: Work) -> list[bytes]:
+    names = [os.fsencode(os.path.normpath(path)) for path in take]
+    for name in names:
+        if not any(path == name or path.startswith(name + b"/") for path in work.left.changes):
+            raise ImpyardError(
+                f"--take {_shown(name)}: the agent changed nothing there",
+                hint=f"name a path as `impyard runs diff {work.run.id} --name-only` shows it",
+            )
+    return names
+
+
+def _say_held(work: Work, held: dict[bytes, tuple[str, bool]]) -> None:
+    columns = columns_of(sys.stderr)
+    lines = []
+    for path, (why, by_name) in sorted(held.items())[:SHOWN]:
+        how = f"--take {_shown(path)} takes it" if by_name else "--branch NAME takes it"
+        lines.append(f"held back: {_shown(path)}: {why}; {how}")
+    lines += [f"left out: {_shown(path)}: {why}" for path, why in list(work.left.out.items())[:SHOWN]]
+    for line in lines:
+        click.echo(click.style(wrapped(line, columns, "  "), fg="yellow"), err=True)
+
+
+def _line(step: Step) -> str:
+    letter, colour = LETTERS[step.kind]
+    remarks = [step.remark] if step.remark else []
+    if step.kind == "merge":
+        remarks.insert(0, "merged with yours")
+    note = f"  ({'; '.join(remarks)})" if remarks else ""
+    return f"  {click.style(letter, fg=colour)} {_shown(step.path)}{note}"
+
+
+def _agreed(question: str, *, yes: bool) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ImpyardError("there is nobody to ask whether to do this", hint="give --yes")
+    if click.confirm(question):
+        return True
+    click.echo("nothing was changed")
+    return False
+
+
+def _content(work: Work, repository: Project, step: Step) -> bytes:
+    """What to write: as git would check it out by your settings, but for filters, which such a file has none of."""
+    if step.entry is None:
+        return b""
+    if not step.converts or step.entry.mode == LINK:
+        return work.scratch.content(step.entry.id)
+    env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_folders([work.scratch.objects, *work.scratch.others])}
+    where = b"--path=" + os.fsencode(repository.prefix) + step.path
+    words: tuple[str | bytes, ...] = ("cat-file", "--filters", where, step.entry.id)
+    return repository.git(*words, env=env, doing="check out a file", at_top=True)
+
+
+def _carry_out(root: Path, step: Step, data: bytes) -> None:
+    if step.entry is None:
+        cloneplaces.remove(root, step.path, step.place.stamp)
+        return
+    mode = step.entry.mode
+    if cloneplaces.look(root, step.path).kind == "folder":
+        os.rmdir(root / os.fsdecode(step.path))  # what was in it has been removed
+    cloneplaces.write(root, step.path, data, is_program=mode == "100755", is_link=mode == LINK, before=step.place.stamp)
+
+
+def _shown(path: bytes) -> str:
+    return visible(os.fsdecode(path))

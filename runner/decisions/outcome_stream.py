@@ -1,0 +1,168 @@
+"""Outcomes beside decisions, both read from the oldest on: which of them belong together, with memory that stays flat.
+
+An outcome is written after its decision, but there is no order among them: an answer may take a second or an hour.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner.decisions import logread
+from impyard.runner.decisions.lines import Entry, Selection
+from impyard.runner.decisions.outcomes import Outcome, Row, parse, parse_all, put
+from impyard.runner.decisions.read import batches, start_of
+
+# Decisions whose outcome is waited for. When there are twice as many, the older half is given up: their requests run
+# for very long, or the gateway was killed before it could write what came of them.
+MOST_OPEN = 50_000
+# Rows stay in order, so those behind one whose outcome is far off have to wait. No more than so many: then it goes
+# without, as for a request that is still under way.
+MOST_WAITING = 10_000
+MOST_RUNS = 20_000  # whose last decision is known
+
+
+class Joiner[T]:
+    """Takes decisions as they come, each with something of the caller's, and gives that back with its outcome."""
+
+    def __init__(self, path: Path | None, since: str | None = None) -> None:
+        self.given_up = 0
+        self._open: dict[str, T] = {}
+        self._seen: dict[str, int] = {}  # the number of the last decision that was read, by run
+        self._descriptor = logread.open_log(path) if path is not None else None
+        # Outcomes that were passed over, since the time said that their decision had been: a clock was set back.
+        self._early: OrderedDict[str, Outcome] = OrderedDict()
+        self._ready: list[tuple[T, Outcome]] = []  # the same, once their decision came
+        self._ahead: list[Outcome] = []  # read already, of decisions that are still to come; last one first
+        self._batches: Iterator[list[Outcome]] = iter(())
+        if self._descriptor is not None:
+            start = start_of(self._descriptor, since) if since else 0
+            self._batches = _batches(self._descriptor, start)
+
+    def expect(self, entry: Entry, owner: T) -> None:
+        """Wait for the outcome of this decision."""
+        if self._early and (outcome := self._early.pop(entry.id, None)) is not None:
+            self._ready.append((owner, outcome))
+        else:
+            self._open[entry.id] = owner
+
+    def read(self, entries: list[Entry]) -> Iterator[tuple[T, Outcome]]:
+        """What came of the decisions that are waited for, as far as these, which are the last that were read.
+
+        To be called with all that were read, in their order, be they meant or not.
+        """
+        if len(self._seen) > MOST_RUNS:
+            self._seen.clear()
+        if len(self._open) > 2 * MOST_OPEN:
+            for id in list(itertools.islice(self._open, MOST_OPEN)):
+                del self._open[id]
+            self.given_up += MOST_OPEN
+        self._seen |= {entry.run: entry.seq for entry in entries}
+        return self._until(entries[-1].ts if entries else "")
+
+    def rest(self) -> Iterator[tuple[T, Outcome]]:
+        """What came of the others, once all decisions were read."""
+        return self._until(None)
+
+    @property
+    def waiting(self) -> int:
+        """How many decisions have no outcome yet."""
+        return len(self._open)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _until(self, ts: str | None) -> Iterator[tuple[T, Outcome]]:
+        """The outcomes up to the first whose decision is still to come; with None all."""
+        waiting = self._open
+        if self._ready:
+            yield from self._ready
+            self._ready.clear()
+        while ts is not None or waiting:
+            if not self._ahead:
+                self._ahead = next(self._batches, [])[::-1]
+                if not self._ahead:
+                    return
+            ahead = self._ahead
+            while ahead:
+                if ts is None and not waiting:
+                    return
+                outcome = ahead[-1]
+                owner = waiting.pop(outcome.id, None)
+                if owner is not None:
+                    ahead.pop()
+                    yield owner, outcome
+                    continue
+                run, _, seq = outcome.id.rpartition(".")
+                seen = self._seen.get(run)
+                if ts is not None and (seen is None or not seq.isdecimal() or int(seq[:18]) > seen):
+                    # Its decision was not read yet, or it is not in the log at all: that must not hold up the others.
+                    if (outcome.ts > ts or seen is not None) and len(waiting) <= MOST_OPEN:
+                        return
+                    put(self._early, outcome.id, outcome)
+                ahead.pop()
+
+
+def joined[T](path: Path, since: str | None) -> Joiner[T]:
+    """A joiner; where the outcomes cannot be read, one that knows of none, and that is said."""
+    try:
+        return Joiner(path, since)
+    except ImpyardError as exc:
+        click.echo(f"warning: what became of the requests is not shown: {exc.message}", err=True)
+        return Joiner(None)
+
+
+def _batches(descriptor: int, start: int) -> Iterator[list[Outcome]]:
+    """The outcomes up to the file's present end; damaged lines are left out."""
+    for _, piece in logread.blocks(descriptor, start, os.fstat(descriptor).st_size):
+        outcomes = parse_all(piece)
+        if outcomes is None:
+            outcomes = [outcome for line in piece.split(b"\n") if (outcome := parse(line)) is not None]
+        if outcomes:
+            yield outcomes
+
+
+def rows_with_outcomes(log: Path, outcome_log: Path, selection: Selection) -> Iterator[Row]:
+    """The decisions that are meant, oldest first, with what came of them as far as that is known."""
+    waiting: deque[_Waiting] = deque()
+    joiner: Joiner[_Waiting] = joined(outcome_log, selection.since)
+    try:
+        for entries in batches(log, selection):
+            for entry in entries:
+                if selection.wants(entry):
+                    waits = _Waiting(entry, entry.verdict == "allow")
+                    waiting.append(waits)
+                    if waits.waits:
+                        joiner.expect(entry, waits)
+            for waits, outcome in joiner.read(entries):
+                waits.outcome, waits.waits = outcome, False
+            while waiting and (not waiting[0].waits or len(waiting) > MOST_WAITING):
+                yield waiting.popleft().row
+        for waits, outcome in joiner.rest():
+            waits.outcome = outcome
+        while waiting:
+            yield waiting.popleft().row
+    finally:
+        joiner.close()
+
+
+class _Waiting:
+    """A decision that is to be printed; waits: as soon as its outcome is known."""
+
+    __slots__ = ("entry", "outcome", "waits")
+
+    def __init__(self, entry: Entry, waits: bool) -> None:
+        self.entry, self.waits = entry, waits
+        self.outcome: Outcome | None = None
+
+    @property
+    def row(self) -> Row:
+        return Row(b"", self.entry, self.outcome)

@@ -1,0 +1,174 @@
+"""Decisions as a table in a terminal. The only part of `impyard decisions` that imports rich, but for the summary."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from impyard.runner.decisions.read import short_id
+from impyard.runner.text import columns_of, cut, unstarred, visible, wants_plain
+
+if TYPE_CHECKING:
+    from impyard.runner.decisions.lines import Entry
+    from impyard.runner.decisions.outcomes import Row
+
+# From this width on, why a decision was made, by which rule, and what came of it have columns of their own; below it,
+# they stand under the place.
+WIDE_COLUMNS = 120
+GAP = 2
+TIME, METHOD, REASON, ANSWER = 8, 7, 13, 6
+MOST_VERDICT, MOST_REASON, MOST_ANSWER, MOST_ID = 7, 22, 24, 25  # columns, however long what is in them may be
+LEAST_PLACE, LEAST_RULE = 30, 16
+# A path may be 4 KiB long, which would push everything else off the screen. `--json` and a pipe show all of it.
+PLACE_LIMIT = 240
+COLOURS = {"allow": "green", "deny": "bold red"}
+
+
+class Cells(NamedTuple):
+    """What is shown of a decision, ready for a terminal. reason is empty where the rule says it all."""
+
+    time: str
+    verdict: Text
+    method: str
+    place: Text
+    reason: str
+    rule: str
+    answer: Text
+    id: str
+
+
+class Table:
+    """Prints batches of decisions under one heading, in columns that keep their width from batch to batch."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        colours: Literal["auto"] | None = None if wants_plain() else "auto"  # NO_COLOR alone would leave bold and dim
+        self._console = console or Console(highlight=False, color_system=colours, width=columns_of(sys.stdout))
+        self._date = ""
+        self._headed = False
+        self._widths: dict[str, int] = {}
+
+    def add(self, rows: list[Row]) -> None:
+        """Print `rows`; a line with the date comes before the first and where the day changes."""
+        while rows:
+            date = rows[0].entry.ts[:10]
+            same = next((index for index, row in enumerate(rows) if row.entry.ts[:10] != date), len(rows))
+            cells = [_cells(row) for row in rows[:same]]
+            if not self._widths:
+                self._widths = self._fitting([_cells(row) for row in rows])
+            if date != self._date:
+                self._console.print(Text(f"{visible(date)} UTC", style="bold"))
+                self._date = date
+            self._console.print(self._wide(cells) if self._is_wide else self._narrow(cells))
+            self._headed = True
+            rows = rows[same:]
+
+    @property
+    def _is_wide(self) -> bool:
+        return self._console.width >= WIDE_COLUMNS
+
+    def _fitting(self, rows: list[Cells]) -> dict[str, int]:
+        """The columns' widths, by what the first rows need; what is over goes to the place."""
+
+        def widest(texts: list[str], least: int, most: int) -> int:
+            return min(max([least, *map(len, texts)]), most)
+
+        widths = {
+            "time": TIME,
+            "verdict": widest([row.verdict.plain for row in rows], 5, MOST_VERDICT),
+            "method": METHOD,
+            "id": widest([row.id for row in rows], 8, MOST_ID),
+        }
+        if self._is_wide:
+            widths["verdict"] = MOST_VERDICT
+            widths["reason"] = widest([row.reason for row in rows], REASON, MOST_REASON)
+            widths["answer"] = widest([row.answer.plain for row in rows], ANSWER, MOST_ANSWER)
+        room = max(self._console.width - sum(widths.values()) - GAP * len(widths), 1)
+        if self._is_wide:
+            room -= GAP
+            place, rule = (max((len(getattr(row, name)) for row in rows), default=0) for name in ("place", "rule"))
+            least_rule = min(rule, max(room // 2, LEAST_RULE))
+            widths["place"] = max(min(place, room - least_rule), LEAST_PLACE)
+            widths["rule"] = max(room - widths["place"], 1)
+            spare = widths["rule"] - max(rule, LEAST_RULE)
+            if spare > 0:  # so that longer paths which are still to come find room
+                widths["place"] += spare
+                widths["rule"] -= spare
+        else:
+            widths["place"] = room
+        return widths
+
+    def _started(self) -> RichTable:
+        return RichTable(
+            box=None,
+            pad_edge=False,
+            padding=(0, GAP, 0, 0),
+            show_header=not self._headed,
+            width=self._console.width,
+        )
+
+    def _wide(self, rows: list[Cells]) -> RichTable:
+        table = self._started()
+        names = {"place": "host and path", "answer": "answer"}
+        for name in ("time", "verdict", "method", "place", "reason", "rule", "answer", "id"):
+            table.add_column(names.get(name, name), width=self._widths[name], overflow="fold")
+        for row in rows:
+            reason, rule, id = Text(row.reason), Text(row.rule, style="dim"), Text(row.id, style="dim")
+            table.add_row(row.time, row.verdict, Text(row.method), row.place, reason, rule, row.answer, id)
+        return table
+
+    def _narrow(self, rows: list[Cells]) -> RichTable:
+        table = self._started()
+        heads = {"time": "time", "verdict": "", "method": "method", "place": "host and path, why", "id": "id"}
+        for name, head in heads.items():
+            table.add_column(head, width=self._widths[name], overflow="fold")
+        for row in rows:
+            # A rule that decided is not named as the reason: its place says it.
+            why = ": ".join(part for part in (row.reason, row.rule) if part)
+            answer = Text.assemble(("answer: ", "dim"), row.answer) if row.answer else Text()
+            parts = [row.place]
+            if why and answer and len(why) + GAP + len(answer) <= self._widths["place"]:
+                parts.append(Text.assemble((f"{why}, ", "dim"), answer))
+            else:
+                parts += [part for part in (Text(why, style="dim"), answer) if part]
+            table.add_row(row.time, row.verdict, Text(row.method), Text("\n").join(parts), Text(row.id, style="dim"))
+        return table
+
+
+def _cells(row: Row) -> Cells:
+    entry = row.entry
+    # A line of its own for the mark of a cut, which would else be broken like the letters around it.
+    place = "\n".join(filter(None, cut(visible(unstarred(entry.url).removeprefix("https://")), PLACE_LIMIT)))
+    deciding = ("; " if entry.at else " ").join(part for part in (_rule(entry), entry.more) if part)
+    return Cells(
+        visible(entry.ts[11:19]),
+        Text(visible(row.verdict), style=COLOURS.get(row.verdict, "yellow")),
+        visible(entry.method),
+        Text(place),
+        "" if entry.at is not None and entry.reason == "rule" else visible(entry.reason),
+        visible(deciding),
+        Text(visible(row.outcome.text) if row.outcome else "", style="yellow" if row.failed else "green"),
+        visible(short_id(entry.id)),
+    )
+
+
+def _rule(entry: Entry) -> str:
+    """Where the deciding rule stands and what it says; or which rule came closest."""
+    if entry.at is not None:
+        return f"{_short(entry.at)} {_named(entry.rule)}" if entry.rule else _short(entry.at)
+    if entry.nearest is not None:
+        return f"closest {_short(entry.nearest.at)} ({entry.nearest.failed})"
+    return "(own check)" if entry.is_own_check else ""
+
+
+def _named(rule: str) -> str:
+    """A rule by its name as such, since it may be called like a credential; one without a name says what it does."""
+    return rule if rule.startswith(("ALLOW ", "DENY ")) else f"rule {rule}"
+
+
+def _short(at: str) -> str:
+    """`policies/gateway.yaml:6` as `gateway.yaml:6`: a run reads one or two files, and width is dear."""
+    return at.rsplit("/", 1)[-1]

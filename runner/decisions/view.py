@@ -1,0 +1,242 @@
+"""Pages of decisions, printed, and the new ones that follow. It only reads, and takes no line on trust."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner.decisions import logread, outcomes
+from impyard.runner.decisions import read as decisions_read
+from impyard.runner.decisions.lines import Entry, Selection, parse
+from impyard.runner.decisions.outcomes import Row
+from impyard.runner.decisions.read import short_id
+from impyard.runner.policy import cmd as policy_cmd
+from impyard.runner.text import columns_of, visible, wrapped
+from impyard.runner.typed import as_typed
+
+BATCH = 200  # rows that are printed at once
+OWN_CHECK = "(impyard's own check)"
+
+
+def show(log: Path, selection: Selection, *, count: int, following: bool, as_json: bool) -> None:
+    """Print the last `count` wanted lines of `log`, then, if `following`, each new one until Ctrl-C."""
+    descriptor = logread.open_log(log)
+    if descriptor is None and not following:
+        click.echo(f"no decisions yet: {log} does not exist", err=True)
+        return
+    size, lines = 0, []
+    if descriptor is not None:
+        try:
+            size = _whole_size(descriptor) if following else os.fstat(descriptor).st_size
+            # One more than wanted, to know whether there are older ones.
+            lines = decisions_read.page(descriptor, count and count + 1, selection, size)
+        finally:
+            os.close(descriptor)
+    older = len(lines) > count
+    rows = rows_of(lines[older:])
+    emit = emitter(as_json)
+    try:
+        failures = (
+            outcomes.Failures(outcomes.path_beside(log))
+            if following and (not as_json or selection.only_failed)
+            else None
+        )
+        if not as_json:
+            rows = _joined(log, rows)
+        emit(rows)
+        warn_of_damage(selection, log)
+        if older:
+            click.echo(f"only the newest {count}: -n {10 * count} shows more", err=True)
+        if following:
+            selection.failed = None  # what comes now may fail yet
+            follow_log(log, size, selection, emit, failures, rows)
+        elif not rows and not as_json:
+            click.echo("nothing shown: -n is 0" if count == 0 else nothing(selection), err=True)
+    except KeyboardInterrupt:
+        if not following:
+            raise
+        if sys.stderr.isatty():
+            click.echo(err=True)  # the cursor stands behind ^C
+    say_left_out(selection)
+    if not as_json and rows and any(row.entry.verdict == "deny" for row in rows):
+        _say_next(rows)
+
+
+def say_left_out(selection: Selection) -> None:
+    """Say on stderr how much of impyard's own was not shown."""
+    parts = [
+        f"{count} {name if count == 1 else name + 's'} of {whose}"
+        for count, name, whose in (
+            (selection.own, "check", "impyard's own"),
+            (selection.demo, "call", "the demo model"),
+        )
+        if count
+    ]
+    if parts:
+        click.echo(f"{' and '.join(parts)} left out: --all shows them", err=True)
+
+
+def _say_next(rows: Sequence[Row]) -> None:
+    """Say, to a person, what can be done about a denial."""
+    if not sys.stdout.isatty():
+        return
+    id = next(short_id(row.entry.id) for row in reversed(rows) if row.entry.verdict == "deny")
+    hint = f"`impyard decisions show {visible(id)}` says more of one"
+    if "allow" in policy_cmd.COMMANDS:
+        hint += f", `impyard policy allow {visible(id)}` lets it through"
+    click.echo(wrapped(as_typed(f"hint: {hint}"), columns_of(sys.stderr), "  "), err=True)
+
+
+def show_all(log: Path, selection: Selection, *, as_json: bool) -> None:
+    """Print all wanted lines of `log`, oldest first, however many they are."""
+    emit = emitter(as_json)
+    rows: Iterable[Row]
+    if as_json:
+        rows = (Row(found.line, found.entry) for found in decisions_read.read(log, selection))
+    else:
+        from impyard.runner.decisions.outcome_stream import rows_with_outcomes
+
+        rows = rows_with_outcomes(log, outcomes.path_beside(log), selection)
+    shown = 0
+    for part in itertools.batched(rows, BATCH):
+        emit(list(part))
+        shown += len(part)
+    warn_of_damage(selection, log)
+    if not shown and not as_json:
+        click.echo(nothing(selection), err=True)
+    say_left_out(selection)
+
+
+def follow_log(
+    log: Path,
+    start: int,
+    selection: Selection,
+    emit: Callable[[list[Row]], None],
+    failures: outcomes.Failures | None = None,
+    rows: Iterable[Row] = (),
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Print each wanted line that comes behind byte `start`, and with `failures` what of it, and of `rows`, came to
+    nothing. Ends only by an exception."""
+
+    def pause(seconds: float) -> None:
+        if failures is not None and (failed := list(failures.news())):
+            emit(failed)
+        sleep(seconds)
+
+    def shown(rows: Iterable[Row]) -> None:
+        if failures is not None and (failed := list(failures.expect(rows))):
+            emit(failed)
+
+    shown(rows)
+    for line in logread.follow(log, start, sleep=pause):
+        damaged = selection.damaged
+        if selection(line):
+            fresh = rows_of([line])
+            if not selection.only_failed:  # else it is shown when it has
+                emit(fresh)
+            shown(fresh)
+        elif selection.damaged > damaged:
+            click.echo(f"warning: damaged line at byte {line.offset} of {log}", err=True)
+
+
+def rows_of(lines: Iterable[logread.Line]) -> list[Row]:
+    """What the lines hold; damaged ones are left out."""
+    return [Row(line.text, entry) for line in lines if (entry := parse(line.text)) is not None]
+
+
+def _joined(log: Path, rows: list[Row]) -> list[Row]:
+    try:
+        return outcomes.join(outcomes.path_beside(log), rows)
+    except ImpyardError as exc:
+        click.echo(f"warning: what became of the requests is not shown: {exc.message}", err=True)
+        return rows
+
+
+def warn_of_damage(selection: Selection, log: Path) -> None:
+    """Say on stderr how many damaged lines were met and what kind the first one is."""
+    line = selection.first_damage
+    if line is None:
+        return
+    kind = "is no decision" if line.ended else "is half-written: its end is missing"
+    count = "1 damaged line" if selection.damaged == 1 else f"{selection.damaged} damaged lines, the first"
+    click.echo(f"warning: {count} left out: byte {line.offset} of {log} {kind}", err=True)
+    click.echo(as_typed("hint: `impyard decisions --verify` checks every line"), err=True)
+
+
+def nothing(selection: Selection) -> str:
+    """What to say where there is nothing to show."""
+    kind = "denials" if selection.denied else "decisions"
+    whose = f" of run {visible(selection.run)}" if selection.run else ""
+    if selection.only_failed:
+        return f"no request{whose} was allowed and failed"
+    if selection.narrows:
+        return f"no {kind}{whose} that these options ask for"
+    return f"no {kind}{whose or ' yet'}"
+
+
+def _whole_size(descriptor: int) -> int:
+    """The file's size up to its last newline, so that following begins with the line that is being written."""
+    last = next(logread.from_end(descriptor), None)
+    if last is None:
+        return 0
+    return last.offset + len(last.text) + 1 if last.ended else last.offset
+
+
+def emitter(as_json: bool) -> Callable[[list[Row]], None]:
+    """What prints rows on stdout: as JSON, as a table in a terminal, or as one plain line each."""
+    if as_json:
+        return lambda rows: _write(json_line(row.line) for row in rows)
+    if not sys.stdout.isatty():
+        return lambda rows: _write(plain_line(row) for row in rows)
+    # rich is slow to import, and only a terminal needs it.
+    from impyard.runner.decisions.table import Table
+
+    return Table().add
+
+
+def _write(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def plain_line(row: Row) -> str:
+    """One decision as tab-separated fields, nothing shortened, no control character left."""
+    entry, came = row.entry, row.outcome.text if row.outcome else ""
+    fields = (
+        entry.ts,
+        row.verdict,
+        entry.method,
+        entry.url,
+        entry.reason,
+        ("; " if entry.at else " ").join(part for part in (rule_text(entry), entry.more) if part),
+        entry.id,
+        came or "-",
+    )
+    return "\t".join(visible(field) for field in fields)
+
+
+def rule_text(entry: Entry) -> str:
+    """The deciding rule and its place, or the rule that came closest, or a mark, or `-`."""
+    if entry.at is not None:
+        return f"{entry.at} {entry.rule}" if entry.rule else entry.at
+    if entry.nearest is not None:
+        return f"closest {entry.nearest.at} ({entry.nearest.failed})"
+    return entry.rule or (OWN_CHECK if entry.is_own_check else "-")
+
+
+def json_line(text: bytes) -> str:
+    """The line as it is in the log; one that holds raw characters that a terminal obeys is written in ASCII escapes."""
+    line = text.decode("utf-8", "replace")
+    if line.isprintable():
+        return line
+    return json.dumps(json.loads(line), separators=(",", ":"), ensure_ascii=True)

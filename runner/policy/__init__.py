@@ -1,0 +1,1 @@
+"""What `impyard policy` does: check, explain, test, suggest, allow, replay and presets. Docker is not known here."""

@@ -1,0 +1,110 @@
+"""The last steps of a command that changes a policy: what else it decides otherwise, the yes, and the writing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from impyard.addon.errors import ImpyardError
+from impyard.addon.policy import Policy, read_policy, shown
+from impyard.runner.decisions.lines import Selection
+from impyard.runner.policy import write as policywrite
+from impyard.runner.policy.put import Contents
+from impyard.runner.policy.read import read_files
+from impyard.runner.policy.recorded import decisions, key_of, upgrade_of
+from impyard.runner.policy.replay import NotRecorded, Replay
+from impyard.runner.text import shortened, visible
+from impyard.runner.typed import as_typed
+
+LONGEST = 120  # characters of a request that is named
+SHOWN = 5  # other requests that a change decides otherwise
+MOST_ASKED = 50_000  # different requests that are judged again
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A recorded request, other than those that the change is for, which it decides otherwise."""
+
+    what: str
+    id: str
+    opened: bool
+
+
+def read(paths: Sequence[Path], root: Path | None) -> tuple[Contents, Policy]:
+    """The policy's files and what they say. Raises PolicyError for one that must not be used."""
+    contents = tuple(read_files(paths, root))
+    return contents, read_policy(contents, root=root)
+
+
+def flips(
+    log: Path, hosts: Iterable[str], before: Policy, after: Policy, wanted: Collection[tuple[str, str]]
+) -> list[Flip]:
+    """What of all that was recorded for these hosts the two policies decide differently, each request once.
+
+    wanted: (method, URL without query) of the requests that the change is for. A change of an entry about one host
+    decides nothing about others.
+    """
+    found: list[Flip] = []
+    seen: set[tuple[str, ...]] = set()
+    was, is_now = Replay(before), Replay(after)
+    meant = set(hosts)
+    for asked in decisions(log, Selection(hosts=sorted(meant))):
+        key = (*key_of(asked), asked.query, upgrade_of(asked))
+        if asked.host not in meant or key in seen or key[:2] in wanted or len(seen) > MOST_ASKED:
+            continue
+        seen.add(key)
+        with suppress(NotRecorded):
+            opened = is_now.decision(asked).allowed
+            if was.decision(asked).allowed is not opened:
+                found.append(Flip(" ".join(key_of(asked)), asked.id, opened))
+    return found
+
+
+def carry_out(before: Contents, after: Contents, root: Path, others: Sequence[Flip], *, yes: bool) -> bool:
+    """Show the differences, say what else changes, ask, and replace the files; whether it was done.
+
+    With `yes` the caller holds the lock (`lock`) from before the files were read. Raises ImpyardError.
+    """
+    changed = [(path, old, new) for (path, old), (_, new) in zip(before, after, strict=True) if old != new]
+    for path, old, new in changed:
+        policywrite.check_changeable(path, root)
+        policywrite.show_diff(policywrite.diff(old, new, shown(path, root)))
+    say_flips(others)
+    if yes and others:
+        raise ImpyardError(
+            "more would change than what was asked for, so nothing was written unasked",
+            hint="look at it, and answer the question without --yes",
+        )
+    for path, old, new in changed:
+        if not policywrite.sure(path, root, yes=yes):
+            return False
+        policywrite.replace(path, root, old, new, is_locked=yes)
+        click.echo(f"changed {visible(shown(path, root))}; it counts from the next request on", err=True)
+    return True
+
+
+def lock(paths: Sequence[Path], held: ExitStack) -> None:
+    """Hold the locks of these files' folders, for a change that nobody is asked about."""
+    for folder in sorted({path.resolve().parent for path in paths}):
+        held.enter_context(policywrite.locked(folder / "policy"))
+
+
+def say_flips(others: Sequence[Flip]) -> None:
+    """Name, on stderr, what else the change decides otherwise."""
+    for opened, words in ((True, "allow"), (False, "deny")):
+        some = [flip for flip in others if flip.opened is opened]
+        if some:
+            click.secho(f"this would also {words} what was recorded as:", fg="red", err=True)
+            for flip in some[:SHOWN]:
+                click.echo(visible(f"  {shortened(flip.what, LONGEST)} ({flip.id})"), err=True)
+            if len(some) > SHOWN:
+                click.echo(f"  and {len(some) - SHOWN} more", err=True)
+
+
+def say(text: str, **style: bool | str) -> None:
+    """A remark on stderr; commands in it as they can be typed, what a terminal would obey escaped."""
+    click.secho(visible(as_typed(text)), err=True, **style)  # type: ignore[arg-type]
