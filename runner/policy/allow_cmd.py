@@ -43,7 +43,7 @@ def allow(wanted: tuple[str, ...], project: Path | None, policies: tuple[Path, .
     """
 
     def made(contents: Contents, root: Path, policy: Policy, asked: Sequence[Recorded]) -> Contents:
-        return _allowing(contents, root, policy, asked, over_deny=over_deny)
+        return _allowing(contents, root, policy, asked, over_deny=over_deny, yes=yes)
 
     return _change(wanted, project, policies, made, yes=yes)
 
@@ -72,7 +72,6 @@ Making = Callable[["Contents", Path, "Policy", Sequence["Recorded"]], "Contents"
 def _change(what: Sequence[str], project: Path | None, policies: tuple[Path, ...], make: Making, *, yes: bool) -> int:
     from impyard.addon.policy import read_policy
     from impyard.runner.policy import change as policychange
-    from impyard.runner.policy.recorded import key_of
 
     root, paths = located(project, policies)
     log = root / "runs" / "decisions.jsonl"
@@ -84,8 +83,7 @@ def _change(what: Sequence[str], project: Path | None, policies: tuple[Path, ...
         after = make(before, root, policy, asked)
         if after == before:
             return 0
-        wanted = {key_of(each) for each in asked}
-        others = policychange.flips(log, [each.host for each in asked], policy, read_policy(after, root=root), wanted)
+        others = policychange.flips(log, [each.host for each in asked], policy, read_policy(after, root=root), asked)
         return 0 if policychange.carry_out(before, after, root, others, yes=yes) else 1
 
 
@@ -112,7 +110,7 @@ def _meant(what: Sequence[str], log: Path) -> list[Recorded]:
 
 
 def _allowing(
-    contents: Contents, root: Path, policy: Policy, asked: Sequence[Recorded], *, over_deny: bool
+    contents: Contents, root: Path, policy: Policy, asked: Sequence[Recorded], *, over_deny: bool, yes: bool
 ) -> Contents:
     """The policy's files with rules that allow all of it. Raises ImpyardError for what no rule allows."""
     from impyard.runner.policy.change import say
@@ -140,14 +138,14 @@ def _allowing(
     say_beside(made, counts=False)
     changed = made.contents
     for each in over:
-        changed = _over(changed, root, each)
+        changed = _over(changed, root, each, yes=yes)
     return changed
 
 
-def _over(contents: Contents, root: Path, asked: Recorded) -> Contents:
+def _over(contents: Contents, root: Path, asked: Recorded, *, yes: bool) -> Contents:
     """The files with an exception for one request below each DENY that it meets."""
     from impyard.addon.policy import read_policy
-    from impyard.runner.policy.change import say
+    from impyard.runner.policy.change import say, unasked
     from impyard.runner.policy.put import put
     from impyard.runner.policy.suggest import kind_of
 
@@ -160,6 +158,10 @@ def _over(contents: Contents, root: Path, asked: Recorded) -> Contents:
     done = put(contents, root, kind.where, [rule], over=met)
     for text in (*(f"careful: {kind.where}: {each}" for each in told), *(f"note: {each}" for each in done.remarks)):
         say(text)
+    for each in done.wins:
+        say(f'the exception would also win, for other requests to its path, over "{each.label}" ({each.at})', fg="red")
+    if yes and done.wins:
+        raise unasked()
     decision, now = _judged(asked, done.policy)
     if not decision.allowed:
         by = f" ({now.rule.at})" if now is not None else ""

@@ -16,13 +16,15 @@ from impyard.runner.policy import write as policywrite
 from impyard.runner.policy.put import Contents
 from impyard.runner.policy.read import read_files
 from impyard.runner.policy.recorded import decisions, key_of, upgrade_of
-from impyard.runner.policy.replay import NotRecorded, Replay
+from impyard.runner.policy.replay import NotRecorded, Recorded, Replay
 from impyard.runner.text import shortened, visible
 from impyard.runner.typed import as_typed
 
 LONGEST = 120  # characters of a request that is named
 SHOWN = 5  # other requests that a change decides otherwise
 MOST_ASKED = 50_000  # different requests that are judged again
+# Denials for want of a rule: one that is made for a request answers those like it as well.
+MEANT = ("no-rule", "unlisted-host", "websocket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +42,37 @@ def read(paths: Sequence[Path], root: Path | None) -> tuple[Contents, Policy]:
     return contents, read_policy(contents, root=root)
 
 
-def flips(
-    log: Path, hosts: Iterable[str], before: Policy, after: Policy, wanted: Collection[tuple[str, str]]
-) -> list[Flip]:
+def flips(log: Path, hosts: Iterable[str], before: Policy, after: Policy, wanted: Collection[Recorded]) -> list[Flip]:
     """What of all that was recorded for these hosts the two policies decide differently, each request once.
 
-    wanted: (method, URL without query) of the requests that the change is for. A change of an entry about one host
-    decides nothing about others.
+    wanted: the requests that the change is for. One that differs from them in what a rule for them cannot tell apart,
+    above all in its query, is meant too, unless something that a person wrote denied it. A change of an entry about one
+    host decides nothing about others.
     """
     found: list[Flip] = []
-    seen: set[tuple[str, ...]] = set()
+    seen: set[tuple[str, ...]] = {_whole(asked) for asked in wanted}
+    alike = {key_of(asked) for asked in wanted}
     was, is_now = Replay(before), Replay(after)
     meant = set(hosts)
+    most = len(seen) + MOST_ASKED
     for asked in decisions(log, Selection(hosts=sorted(meant))):
-        key = (*key_of(asked), asked.query, upgrade_of(asked))
-        if asked.host not in meant or key in seen or key[:2] in wanted or len(seen) > MOST_ASKED:
+        if asked.host not in meant or (key := _whole(asked)) in seen or len(seen) > most:
             continue
         seen.add(key)
         with suppress(NotRecorded):
-            opened = is_now.decision(asked).allowed
-            if was.decision(asked).allowed is not opened:
-                found.append(Flip(" ".join(key_of(asked)), asked.id, opened))
+            then, opened = was.decision(asked), is_now.decision(asked).allowed
+            if then.allowed is opened:
+                continue
+            if key_of(asked) in alike and (then.allowed or then.reason in MEANT):
+                continue
+            query = f"?{asked.query}" if asked.query else ""
+            found.append(Flip(" ".join(key_of(asked)) + query, asked.id, opened))
     return found
+
+
+def _whole(asked: Recorded) -> tuple[str, ...]:
+    """All that tells recorded requests apart."""
+    return *key_of(asked), asked.query, upgrade_of(asked)
 
 
 def carry_out(before: Contents, after: Contents, root: Path, others: Sequence[Flip], *, yes: bool) -> bool:
@@ -75,16 +86,21 @@ def carry_out(before: Contents, after: Contents, root: Path, others: Sequence[Fl
         policywrite.show_diff(policywrite.diff(old, new, shown(path, root)))
     say_flips(others)
     if yes and others:
-        raise ImpyardError(
-            "more would change than what was asked for, so nothing was written unasked",
-            hint="look at it, and answer the question without --yes",
-        )
+        raise unasked()
     for path, old, new in changed:
         if not policywrite.sure(path, root, yes=yes):
             return False
         policywrite.replace(path, root, old, new, is_locked=yes)
         click.echo(f"changed {visible(shown(path, root))}; it counts from the next request on", err=True)
     return True
+
+
+def unasked() -> ImpyardError:
+    """For --yes where more changes than what was asked for."""
+    return ImpyardError(
+        "more would change than what was asked for, so nothing was written unasked",
+        hint="look at it, and answer the question without --yes",
+    )
 
 
 def lock(paths: Sequence[Path], held: ExitStack) -> None:

@@ -1,13 +1,16 @@
 """Where in a policy a new rule has to stand, so that it decides what it is meant to, and changes little else.
 
-Pure. Last match wins, so a rule that stands high loses to every DENY below it. A new ALLOW goes above the DENY rules of
-its host, which keep their effect, unless it is meant to win against one; a new DENY goes below what it takes back.
+Pure. Last match wins, so a rule that stands high loses to every DENY below it. A new ALLOW goes above all that holds
+something of its host back, which keeps its effect, unless it is meant to win against one DENY; a new DENY goes below
+what it takes back. What a DENY says about the query, say, is not seen from the request that a rule is made for: whether
+both can match one request is computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from impyard.addon.judge import Decision, Trace, judge, last_match
@@ -15,6 +18,8 @@ from impyard.addon.policy import Policy, read_policy
 from impyard.addon.request import Request
 from impyard.addon.rules import Entry, Rule
 from impyard.runner.policy.edit import CannotEdit, NewEntry, NewRule, count_entries, insert_entry, insert_rule
+from impyard.runner.policy.regexask import begin_alike, meet
+from impyard.runner.policy.regexlang import Unknown
 
 Contents = tuple[tuple[Path, bytes], ...]
 
@@ -37,7 +42,8 @@ class Where:
 class Put:
     """A policy with its addition. file: the number of the file that changed. is_new: that it has a new entry.
 
-    remarks: what a person should know about the place, for people.
+    remarks: what a person should know about the place, for people. wins: rules beside `over` that the new ones win
+    against in requests other than those that they are for.
     """
 
     contents: Contents
@@ -45,6 +51,7 @@ class Put:
     file: int
     is_new: bool
     remarks: tuple[str, ...] = ()
+    wins: tuple[Rule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +104,18 @@ def put(
     allow = rules[0].allow
     if over is None:
         entry = own[0] if own else None
-        at = _first_deny(entry) if entry is not None else None
-        before = next((e for e in covering if not all(rule.allow for rule in e.rules)), None)
-        order = before.order if before is not None else None
+        at = _first_guard(entry) if entry is not None else None
+        if entry is not None and _guards(covering, rules, (-1, 0), (entry.order, 0)):
+            entry = None
+        order = next((e.order for e in covering if _first_guard(e) is not None), None)
     else:
         entry = next((e for e in own if e.order >= over.entry.order), None)
         if entry is not None and entry.order == over.entry.order and allow:
             at = over.number + 1
         else:
-            at = _first_deny(entry) if entry is not None and allow else None
+            at = _first_guard(entry) if entry is not None and allow else None
+            if allow and entry is not None and _guards(covering, rules, _after(over), (entry.order, 0)):
+                entry = None
         order = over.entry.order + 1
     several = len(contents) > 1
     counts = [count_entries(data) for _, data in contents] if several else [len(policy.entries)]
@@ -123,7 +133,14 @@ def put(
     file, data = made
     changed = tuple((path, data if n == file else old) for n, (path, old) in enumerate(contents))
     remarks = tuple(_remarks(entry, covering, where)) if allow else ()
-    return Put(changed, read_policy(changed, root=root), file, entry is None, remarks)
+    wins: tuple[Rule, ...] = ()
+    if over is not None and allow:
+        place = (over.entry.order + 1, 0) if entry is None else (entry.order, inf if at is None else at)
+        meant = policy.entries[over.entry.order].rules[over.number]
+        passed = _guards(covering, rules, (-1, 0), place)
+        # One without a condition is about the request that the exception is for, as `over` is.
+        wins = tuple(rule for rule in passed if rule is not meant and (rule.allow or rule.query or rule.websocket))
+    return Put(changed, read_policy(changed, root=root), file, entry is None, remarks, wins)
 
 
 def _into_entry(
@@ -145,8 +162,41 @@ def is_below_deny(policy: Policy, where: Where) -> bool:
     return bool(own) and any(e.order < own[0] and not all(rule.allow for rule in e.rules) for e in covering)
 
 
-def _first_deny(entry: Entry) -> int | None:
-    return next((number for number, rule in enumerate(entry.rules) if not rule.allow), None)
+def _guards(
+    covering: Sequence[Entry], new: Sequence[NewRule], start: tuple[int, float], end: tuple[int, float]
+) -> list[Rule]:
+    """What holds back some request that one of the new rules matches too, from a place (entry, rule) up to another."""
+    return [
+        rule
+        for entry in covering
+        for number, rule in enumerate(entry.rules)
+        if start <= (entry.order, number) < end and _is_guard(rule) and any(_can_meet(rule, each) for each in new)
+    ]
+
+
+def _after(over: Deciding) -> tuple[int, float]:
+    return over.entry.order, over.number + 1
+
+
+def _is_guard(rule: Rule) -> bool:
+    """Whether it holds something back: all that it matches, or what is larger."""
+    return not rule.allow or rule.max_body is not None
+
+
+def _can_meet(rule: Rule, new: NewRule) -> bool:
+    """Whether there is, or may be, a request that both match."""
+    if rule.methods is not None and new.methods and rule.methods.isdisjoint(new.methods):
+        return False
+    if rule.websocket and not rule.allow and not new.websocket:
+        return False  # about handshakes only
+    try:
+        return begin_alike(rule.path, new.path) and meet(rule.path, new.path)
+    except Unknown:
+        return True
+
+
+def _first_guard(entry: Entry) -> int | None:
+    return next((number for number, rule in enumerate(entry.rules) if _is_guard(rule)), None)
 
 
 def _in_file(order: int, counts: Sequence[int]) -> tuple[int, int]:

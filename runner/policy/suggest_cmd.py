@@ -52,7 +52,6 @@ def suggest(
     from impyard.addon.policy import read_policy
     from impyard.runner.policy import change as policychange
     from impyard.runner.policy import suggest_show
-    from impyard.runner.policy.recorded import key_of
     from impyard.runner.policy.suggest import suggestion
 
     if yes and not applying:
@@ -86,7 +85,7 @@ def suggest(
             words = apply_words(run, since, policies)
             click.echo(f"apply it: {command_line(*words, project=project)}", err=True)
             return 0
-        wanted = {key_of(asked) for each in made.rules for asked in each.evidence.samples}
+        wanted = [asked for each in made.rules for asked in each.evidence.samples]
         after = read_policy(made.contents, root=root)
         hosts = [each.where.host for each in made.rules]
         others = policychange.flips(log, hosts, policy, after, wanted)

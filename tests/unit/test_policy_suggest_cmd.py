@@ -251,6 +251,50 @@ def test_a_deny_of_a_person_is_not_overridden_silently(project: AskedProject, to
     assert not allowed(project, "GET", "https://api.example.org/repos/secret")
 
 
+FORCE = """\
+networkPolicies:
+  - host: "*"
+    policies:
+      - {action: DENY, method: "*", path: /.*, query: {force: ".*"}, name: no-force}
+  - host: api.example.org
+    policies:
+      - {action: ALLOW, method: GET, path: /a}
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [("suggest", "--apply", "--yes"), ("allow", "POST", "https://api.example.org/b", "--yes")]
+)
+def test_a_deny_of_a_query_outlives_a_rule_for_the_same_path(
+    project: AskedProject, told: Any, words: tuple[str, ...]
+) -> None:
+    project.policy.write_text(FORCE)
+    project.ask("POST", "https://api.example.org/b?force=1")
+    project.ask("POST", "https://api.example.org/b")
+    project.ask("POST", "https://api.example.org/b?page=2")
+    assert told(*words)[0] == 0
+    assert allowed(project, "POST", "https://api.example.org/b")
+    assert not allowed(project, "POST", "https://api.example.org/b?force=1")
+
+
+def test_a_deny_of_a_query_that_would_fall_is_named_and_not_overridden_unasked(
+    project: AskedProject, told: Any
+) -> None:
+    project.policy.write_text(
+        FORCE.replace("path: /.*, query", 'path: /b}\n      - {action: DENY, method: "*", path: /.*, query')
+    )
+    before = project.policy.read_text()
+    first = project.ask("POST", "https://api.example.org/b")
+    status, _, err = told("allow", first, "--over-deny", "--yes")
+    assert status == 1 and 'over "no-force" (policies/gateway.yaml:5)' in err and project.policy.read_text() == before
+    project.policy.write_text(FORCE)
+    first = project.ask("POST", "https://api.example.org/b?force=1")
+    other = project.ask("POST", "https://api.example.org/b?force=2")
+    status, _, err = told("allow", first, "--over-deny", "--yes")
+    assert status == 1 and f"POST https://api.example.org/b?force=2 ({other})" in err
+    assert project.policy.read_text() == FORCE
+
+
 def test_what_was_allowed_is_denied_by_its_id(project: AskedProject, told: Any) -> None:
     first = project.ask("GET", "https://api.example.org/repos/a")
     status, _, err = told("deny", first, "--yes")
@@ -305,7 +349,7 @@ def test_two_at_once_are_both_written(project: AskedProject) -> None:
 
     def one(name: str) -> None:
         def make(*given: Any) -> Any:
-            return _allowing(*given, over_deny=False)
+            return _allowing(*given, over_deny=False, yes=True)
 
         _change(("GET", f"https://{name}.example.org/x"), project.root, (), make, yes=True)
 

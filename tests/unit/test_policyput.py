@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from impyard.addon.judge import judge
 from impyard.addon.policy import read_policy
 from impyard.runner.policy.asked import asked, sent
@@ -46,6 +48,52 @@ def test_a_new_entry_goes_above_the_deny_of_a_wildcard() -> None:
     text = text.replace("DENY", "ALLOW").replace('"*", path', "POST, path")
     done = put(one(text), None, HOST, [WIDE])
     assert [entry.host for entry in done.policy.entries] == ["*.example.org", "api.example.org"]
+
+
+@pytest.mark.parametrize(
+    ("guard", "asks", "is_new"),
+    [
+        ('{action: DENY, method: "*", path: /.*, query: {force: ".*"}}', ("POST", "/b?force=1", False, 0), True),
+        ("{action: DENY, method: POST, path: /b, websocket: true}", ("POST", "/b", True, 0), True),
+        ("{action: ALLOW, method: POST, path: /b, query: {k: v}, max_body: 1k}", ("POST", "/b?k=v", False, 5000), True),
+        ('{action: DENY, method: GET, path: /.*, query: {force: ".*"}}', ("GET", "/c?force=1", False, 0), False),
+        ('{action: DENY, method: "*", path: /c/.*}', ("POST", "/c/b", False, 0), False),
+    ],
+)
+@pytest.mark.parametrize("host", ["*", "*.example.org", "api.example.org"])
+def test_a_condition_that_a_person_wrote_above_the_hosts_entry_keeps_its_effect(
+    guard: str, asks: tuple[str, str, bool, int], is_new: bool, host: str
+) -> None:
+    text = f'networkPolicies:\n  - host: "{host}"\n    policies:\n      - {guard}\n' + RULES.partition("\n")[2]
+    if host == HOST.host:
+        text = text.replace(f'"{host}"\n', f'"{host}"\n    scheme: [http, https]\n')
+    done = put(one(text), None, HOST, [NewRule(("POST",), "/b", websocket=asks[2])])
+    method, path, websocket, size = asks
+    request = sent(asked(method, f"https://{HOST.host}{path}", websocket=websocket, body_bytes=size))
+    assert allowed(done, "/b", "POST") and not judge(request, done.policy).allowed
+    assert done.is_new is is_new and done.wins == ()
+
+
+def test_an_exception_passes_no_other_deny_where_it_need_not_and_names_it_where_it_must() -> None:
+    flat = '{action: DENY, method: "*", path: /b}'
+    force = '{action: DENY, method: "*", path: /.*, query: {force: ".*"}}'
+    wild = '  - host: "*"\n    policies:\n'
+    top = f"networkPolicies:\n{wild}      - {flat}\n"
+    rest = RULES.partition("\n")[2]
+    request = sent(asked("GET", "https://api.example.org/b"))
+
+    def over(text: str) -> Put:
+        _, met = deciding(request, read_policy(one(text)))
+        assert met is not None and not met.rule.allow
+        return put(one(text), None, HOST, [NewRule(("GET",), "/b")], over=met)
+
+    rest = rest.replace("GET, path: /b", "GET, path: /c")
+    done = over(f"{top}{wild}      - {force}\n{rest}")
+    assert allowed(done, "/b") and not allowed(done, "/b?force=1") and done.is_new and not done.wins
+    done = over(f"{top}      - {force}\n{rest}")
+    assert allowed(done, "/b?force=1") and [rule.path for rule in done.wins] == ["/.*"]
+    done = over(top + rest)  # the control
+    assert allowed(done, "/b") and not done.is_new and not done.wins
 
 
 def test_over_a_deny_the_exception_goes_right_below_it() -> None:

@@ -33,15 +33,19 @@ rules = st.fixed_dictionaries(
         "method": st.one_of(st.sampled_from([*METHODS, "*"]), st.just(["GET", "POST"])),
         "path": st.sampled_from(EXPRESSIONS),
     },
-    optional={"query": st.just({"k": "v.*"}), "name": st.just("a: name")},
-)
+    optional={
+        "query": st.just({"k": "v.*"}),
+        "name": st.just("a: name"),
+        "max_body": st.just("1k"),
+        "websocket": st.just("true"),
+    },
+).map(lambda rule: {key: rule[key] for key in rule if key != "max_body" or rule["action"] == "ALLOW"})
 entries = st.fixed_dictionaries(
     {"host": st.sampled_from(WHOM), "policies": st.lists(rules, min_size=1, max_size=4)},
     optional={"port": st.sampled_from(["443", "8443"]), "scheme": st.sampled_from(["https", "http"])},
 )
 policies = st.lists(entries, max_size=4)
-requests = st.builds(
-    lambda method, scheme, host, port, path, query: sent(asked(method, f"{scheme}://{host}{port}{path}{query}")),
+_PARTS = (
     st.sampled_from(METHODS),
     st.sampled_from(["https", "https", "http"]),
     st.sampled_from(HOSTS),
@@ -49,6 +53,16 @@ requests = st.builds(
     st.sampled_from(PATHS),
     st.sampled_from(["", "?k=v1"]),
 )
+
+
+def request_of(
+    method: str, scheme: str, host: str, port: str, path: str, query: str, websocket: bool = False, size: int = 0
+) -> Request:
+    return sent(asked(method, f"{scheme}://{host}{port}{path}{query}", websocket=websocket, body_bytes=size))
+
+
+requests = st.builds(request_of, *_PARTS)
+of_any_kind = st.builds(request_of, *_PARTS, st.sampled_from([False, False, True]), st.sampled_from([0, 9000]))
 
 
 def written(policy: list[dict[str, Any]], seed: int) -> bytes:
@@ -126,8 +140,19 @@ def verdicts(asked: list[Request], policy: Policy) -> list[bool]:
     return [judge(each, policy).allowed for each in asked]
 
 
+def overridden(asked: list[Request], before: Policy, after: Policy) -> list[str]:
+    """The rules that denied some of these requests before, which are allowed after."""
+    found = []
+    for each in asked:
+        decision, met = deciding(each, before)
+        by = met.rule.label if met is not None and not met.rule.allow else decision.rule
+        if not decision.allowed and by is not None and judge(each, after).allowed:
+            found.append(by)
+    return found
+
+
 @examples(60)
-@given(policies, st.integers(0, 10**6), requests, st.lists(requests, min_size=1, max_size=12), st.booleans())
+@given(policies, st.integers(0, 10**6), requests, st.lists(of_any_kind, min_size=1, max_size=12), st.booleans())
 def test_a_rule_decides_its_request_and_no_other(
     policy: list[dict[str, Any]], seed: int, wanted: Request, others: list[Request], flips_deny: bool
 ) -> None:
@@ -152,6 +177,11 @@ def test_a_rule_decides_its_request_and_no_other(
 
     rest = [each for each in others if not same(each)]
     assert verdicts(rest, done.policy) == verdicts(rest, before)
+    if not decision.allowed and met is None:
+        assert not overridden(others, before, done.policy) and not done.wins
+    elif not decision.allowed and met is not None and met.rule.query == ():
+        for by in overridden(others, before, done.policy):
+            assert by in {rule.label for rule in done.wins} or by == met.rule.label
     assert is_kept(old, new)
     for line in old.splitlines():
         if b"#" in line and not line.strip().startswith(b"#"):
