@@ -6,6 +6,7 @@ the lines of a run: it is the hash of the run's line before.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -173,18 +174,20 @@ class _Chain:
 
 
 def verify(lines: Iterable[bytes], *, receipts: Mapping[str, tuple[int, str]] | None = None) -> list[LineFault]:
-    """The faults of a decision log, in line order; empty when every run's chain is whole.
+    """The faults of a decision log; empty when every run's chain is whole.
 
-    Finds lines that are torn, no JSON or not a decision, edited, removed, reordered or repeated. The end of a run can
-    only be checked against its receipt: `receipts` maps a run's id to its last `seq` and last line hash.
+    Finds lines that are torn, no JSON or not a decision, edited, removed, reordered or repeated, in line order; behind
+    those, ends that are missing. The end of a run can only be checked against its receipt: `receipts` maps a run's id
+    to its last `seq` and last line hash.
     """
     faults: list[LineFault] = []
+    ends: list[LineFault] = []  # of a half-written last line, that one is to be named first
     chains: dict[str, _Chain] = {}
     for number, line in enumerate(lines, 1):
         if not line.endswith(b"\n"):
             faults.append(LineFault(number, "torn: the line has no end"))
             line += b"\n"
-        entry = _parsed(line)
+        entry = _link(line)
         if entry is None:
             faults.append(LineFault(number, "not a decision: torn or overwritten"))
             continue
@@ -215,18 +218,52 @@ def verify(lines: Iterable[bytes], *, receipts: Mapping[str, tuple[int, str]] | 
             blamed = chain.suspect if receipt in (None, (chain.seq, chain.hash)) else chain.line
             faults.append(LineFault(blamed, "edited: the line after it does not agree with it"))
         elif receipt and receipt[0] > chain.seq:
-            faults.append(
+            ends.append(
                 LineFault(chain.line, f"the end of run {run} is missing: its receipt counts {receipt[0]} lines")
             )
         elif receipt and receipt != (chain.seq, chain.hash):
             faults.append(LineFault(chain.line, f"edited: not the last line that the receipt of run {run} names"))
     for run, (seq, _) in (receipts or {}).items():
         if seq and run not in chains:
-            faults.append(LineFault(0, f"no line of run {run}: its receipt counts {seq}"))
-    return sorted(faults)
+            ends.append(LineFault(0, f"no line of run {run}: its receipt counts {seq}"))
+    return sorted(faults) + sorted(ends)
 
 
-def _parsed(line: bytes) -> tuple[str, int, str] | None:
+def is_of_run(line: bytes, run: str) -> bool:
+    """Whether a line is of a run whose id begins with `run`. Of one that is no decision, whether it says so itself:
+    what a request held cannot pose as that, since quotes in it are escaped."""
+    needle = _in_json(run)
+    if needle not in line:
+        return False
+    link = _link(line)
+    if link is not None:
+        return link[0].startswith(run)
+    return any(name + needle in line for name in (b'"run":"', b'"id":"'))
+
+
+@functools.lru_cache(1)
+def _in_json(text: str) -> bytes:
+    return json.dumps(text)[1:-1].encode()
+
+
+class _Link(msgspec.Struct):
+    run: str
+    seq: int
+    prev: str
+    verdict: msgspec.Raw
+
+
+_decode_link = msgspec.json.Decoder(_Link).decode
+
+
+def _link(line: bytes) -> tuple[str, int, str] | None:
+    """A line's run, its number there, and the hash that it names; None for what is no decision."""
+    if line.isascii():  # as the judge writes it
+        try:
+            link = _decode_link(line)
+            return link.run, link.seq, link.prev
+        except (msgspec.MsgspecError, RecursionError):  # it also takes less than json does
+            pass
     try:
         entry = json.loads(line)
         run, seq, prev = entry["run"], entry["seq"], entry["prev"]

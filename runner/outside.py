@@ -85,12 +85,14 @@ def created(enclosure: Enclosure) -> list[Claim]:
 
 def lines_of(enclosure: Enclosure) -> tuple[list[bytes], list[Mapping[str, Any]]]:
     """The lines of the decision log that are this run's, as they are and read."""
+    from impyard.addon.decisions import is_of_run
+
     run, log = enclosure.paths.id, enclosure.paths.runs / "decisions.jsonl"
     descriptor = logread.open_log(log)
     lines: list[bytes] = []
     if descriptor is not None:
         try:
-            lines = [line for line in logread.raw_lines(descriptor) if run.encode() in line]
+            lines = [line for line in logread.raw_lines(descriptor) if is_of_run(line, run)]
         finally:
             os.close(descriptor)
     return lines, [entry for line in lines if (entry := as_object(line)).get("run") == run]

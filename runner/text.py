@@ -45,7 +45,7 @@ def cut(text: str, limit: int) -> tuple[str, str, str]:
 
 def size_text(count: int) -> str:
     """A number of bytes as people say it: `512 B`, `4.0 KB`, `1.3 GB` (thousands, as disks count)."""
-    value = float(count)
+    value = float(min(count, 10**18))  # an int may be larger than any float
     for unit in ("B", "KB", "MB", "GB"):
         if value < 1000:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 
 
@@ -12,11 +11,12 @@ def now() -> str:
 
 
 def seconds_of(text: object) -> float | None:
-    """A time as receipts and logs write it, in seconds since 1970; None for what is none."""
+    """A time as receipts and logs write it, in seconds since 1970; None for what is none, or cannot be printed in every
+    time zone."""
     if not isinstance(text, str):
         return None
     try:
-        seconds = datetime.fromisoformat(text).timestamp()
+        moment = datetime.fromisoformat(text)
+        return moment.timestamp() if 1 < moment.year < 9999 else None
     except (ValueError, OverflowError):
         return None
-    return seconds if math.isfinite(seconds) else None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from impyard.addon.decisions import verify
+from impyard.addon.decisions import is_of_run, verify
 from impyard.addon.errors import ImpyardError
 from impyard.runner import runs
 from impyard.runner.decisions import logread
@@ -68,9 +68,8 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
 def _numbered(descriptor: int | None, run: str | None, numbers: array[int], offsets: array[int]) -> Iterator[bytes]:
     """The log's lines, or those of `run`; the number and first byte of each are added to `numbers` and `offsets`."""
     if descriptor is not None:
-        needle = (run or "").encode("utf-8", "surrogateescape")
         for number, (offset, line) in enumerate(logread.placed_lines(descriptor), 1):
-            if needle in line:
+            if run is None or is_of_run(line, run):
                 numbers.append(number)
                 offsets.append(offset)
                 yield line

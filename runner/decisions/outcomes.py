@@ -7,7 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,11 @@ MOST_FAILED = 200_000  # that are kept to choose decisions by
 _DENIED_LATER = re.compile(r"secret-in-request: |[a-z-]+: judged again before it went\Z")
 
 
+# No body is larger, and no request takes longer: a line that says so is damage.
+type Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+type Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+
+
 class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The fields of an outcome line that are shown."""
 
@@ -31,9 +36,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     id: str
     status: int | None = None
     error: str | None = None
-    bytes_up: int = 0
-    bytes_down: int = 0
-    ms: float | None = None
+    bytes_up: Size = 0
+    bytes_down: Size = 0
+    ms: Milliseconds | None = None
     redirect: str | None = None
 
     @property

@@ -296,9 +296,10 @@ def _clean(text: str, limit: int) -> str:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return min(max(float(value), 0.0), 1e15)
-    return 0.0
+    """An amount as the box says it; 0 for what is none. An int may be larger than any float."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value == math.inf:
+        return 0.0
+    return float(min(max(value, 0), 10**15))
 
 
 def _count(value: Any) -> int:

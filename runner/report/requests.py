@@ -13,12 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from impyard.addon.decisions import LineFault, verify
-from impyard.runner.decisions import logread
+from impyard.addon.decisions import LineFault, is_of_run, verify
+from impyard.runner.decisions import lines, logread, outcomes
 from impyard.runner.decisions.lines import Entry
-from impyard.runner.decisions.outcomes import Outcome, Row, path_beside
+from impyard.runner.decisions.outcomes import path_beside
 from impyard.runner.decisions.pathshape import shape
 from impyard.runner.times import seconds_of
 
@@ -129,24 +127,6 @@ class Bars:
         self.denied[int(at / self.span_s)] += denied
 
 
-class _Decision(Entry, frozen=True):
-    """A decision line; `times` is how many requests it stands for (`busy`)."""
-
-    times: int = 1
-
-
-class _Came(Outcome, frozen=True):
-    """An outcome line with its bytes."""
-
-    bytes_up: int = 0
-    bytes_down: int = 0
-
-
-_DECISION = msgspec.json.Decoder(_Decision)
-_CAME = msgspec.json.Decoder(_Came)
-_DAMAGE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError)
-
-
 def read(
     log: Path, run: str, steps: Sequence[float], end: tuple[int, str] | None, *, start: float, ended: bool
 ) -> Requests:
@@ -159,8 +139,8 @@ def read(
     descriptor = logread.open_log(log)
     try:
         numbers = array("Q")
-        lines = _lines(descriptor, run, numbers, torn=ended) if descriptor is not None else ()
-        faults = verify(map(reader.seen, lines), receipts={run: end} if end else {})
+        own = _lines(descriptor, run, numbers, torn=ended) if descriptor is not None else ()
+        faults = verify(map(reader.seen, own), receipts={run: end} if end else {})
     finally:
         if descriptor is not None:
             os.close(descriptor)
@@ -178,10 +158,9 @@ def read(
 
 
 def _lines(descriptor: int, run: str, numbers: array[int], *, torn: bool) -> Iterator[bytes]:
-    """The lines that name the run; the number of each in the file is added to `numbers`."""
-    needle = f'"{run}"'.encode("utf-8", "surrogateescape")
+    """The run's lines; the number of each in the file is added to `numbers`."""
     for number, line in enumerate(logread.raw_lines(descriptor), 1):
-        if needle in line and (torn or line.endswith(b"\n")):
+        if is_of_run(line, run) and (torn or line.endswith(b"\n")):
             numbers.append(number)
             yield line
 
@@ -200,16 +179,14 @@ class _Reader:
 
     def seen(self, line: bytes) -> bytes:
         """Takes note of a line, and gives it back."""
-        try:
-            entry = _DECISION.decode(line)
-        except _DAMAGE:
+        entry = lines.parse(line)
+        if entry is None:
             self.found.damaged += 1
-            return line
-        if entry.run == self._run:
+        elif entry.run == self._run:
             self._see(entry)
         return line
 
-    def _see(self, entry: _Decision) -> None:
+    def _see(self, entry: Entry) -> None:
         found = self.found
         found.lines += 1
         if entry.is_own_check:
@@ -299,25 +276,25 @@ class _Reader:
 
     def join(self, descriptor: int) -> None:
         """Add what became of the allowed requests."""
-        needle = f'"{self._run}"'.encode("utf-8", "surrogateescape")
-        begin = len(self._run) + 1
+        needle, of_run = f'"{self._run}.'.encode("utf-8", "surrogateescape"), f"{self._run}."
         nobody = Group(Entry("", "", "", "", "", "", "", "", 0, ""), "", 0.0)
         for line in logread.raw_lines(descriptor):
             if needle not in line:
                 continue
-            try:
-                came = _CAME.decode(line)
-                seq = int(came.id[begin:])
-            except _DAMAGE:
+            came = outcomes.parse(line)
+            if came is None:
                 self.found.outcomes_damaged += line.endswith(b"\n")
                 continue
+            number = came.id.removeprefix(of_run)
+            if number == came.id or not number.isdecimal() or len(number) > 18:
+                continue
+            seq = int(number)
             if not 0 < seq < len(self._host_of) or not self._host_of[seq]:
                 continue
             host = self._hosts[self._host_of[seq] - 1]
             group = self._groups[self._group_of[seq] - 1] if self._group_of[seq] else nobody
             self._host_of[seq] = 0  # one outcome for each
-            up, down = max(came.bytes_up, 0), max(came.bytes_down, 0)
-            failed = Row(b"", nobody.entry, came).failed
+            up, down, failed = came.bytes_up, came.bytes_down, came.failed
             for part in (group, host, self.found):
                 part.up += up
                 part.down += down

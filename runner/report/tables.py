@@ -268,27 +268,37 @@ def facts(report: Report) -> Element:
     ceiling = receipt.get("ceiling_s")
     pairs: list[tuple[str, Node]] = [
         ("Run", h("code", report.run.id)),
-        ("Goes on with", h("code", receipt["resumes"]) if receipt.get("resumes") else None),
-        ("Model", receipt.get("model")),
-        ("Started", receipt.get("started")),
-        ("Ended", receipt.get("ended")),
-        ("Ceiling", duration_text(float(ceiling)) if isinstance(ceiling, int | float) else None),
-        ("Exit status", receipt.get("exit_status")),
+        ("Goes on with", _code(receipt.get("resumes"))),
+        ("Model", _said(receipt.get("model"))),
+        ("Started", _said(receipt.get("started"))),
+        ("Ended", _said(receipt.get("ended"))),
+        ("Ceiling", duration_text(ceiling) if isinstance(ceiling, int | float) and abs(ceiling) < 1e9 else None),
+        ("Exit status", _said(receipt.get("exit_status"))),
         ("Policy", ", ".join(map(str, sequence(policy.get("files")))) or None),
-        ("Policy hash", h("code", policy["hash"]) if policy.get("hash") else None),
+        ("Policy hash", _code(policy.get("hash"))),
         ("Checks of the box", f"{good} of {len(probes)} as expected" if probes else None),
         *(("A check that failed", text) for text in bad),
         ("Kept from the box", len(sequence(receipt.get("kept"))) or None),
         ("Limits", ", ".join(_limits(limits)) or None),
-        ("Workspace", h("code", receipt["workspace"]) if receipt.get("workspace") else None),
-        ("Image", h("code", image["id"]) if image.get("id") else None),
+        ("Workspace", _code(receipt.get("workspace"))),
+        ("Image", _code(image.get("id"))),
         (
             "pi, impyard, engine",
             ", ".join(str(receipt.get(name) or "?") for name in ("pi", "impyard", "engine")) if receipt else None,
         ),
-        ("Authority", h("code", receipt["ca"]) if receipt.get("ca") else None),
+        ("Authority", _code(receipt.get("ca"))),
     ]
     return h("dl", ((h("dt", name), h("dd", _short(value))) for name, value in pairs if value is not None), cls="facts")
+
+
+def _said(value: Any) -> str | None:
+    """What a receipt says, of whatever type somebody made it; None for nothing."""
+    return None if value is None or value == "" else shortened(str(value), 300)
+
+
+def _code(value: Any) -> Node:
+    said = _said(value)
+    return None if said is None else h("code", said)
 
 
 def raw(receipt: Mapping[str, Any]) -> Element:

@@ -335,9 +335,10 @@ def test_verify_accepts_what_was_written(project: Path, decisions: Command) -> N
         (lambda lines: [*lines[:3], lines[3].replace(b"/four", b"/5our")], 4, "not the last line"),
         (lambda lines: [*lines, lines[3]], 5, "repeated"),
         (lambda lines: [*lines[:1], lines[1][:-20] + b"\n", *lines[2:]], 2, "torn"),
+        (lambda lines: [*lines[:3], lines[3][:-20]], 4, "torn"),
         (lambda lines: [], 0, "no line of run"),
     ],
-    ids=["edited", "removed", "reordered", "tail-cut", "last-edited", "repeated", "torn", "emptied"],
+    ids=["edited", "removed", "reordered", "tail-cut", "last-edited", "repeated", "torn", "half-written", "emptied"],
 )
 def test_verify_names_the_first_broken_line(
     project: Path, decisions: Command, change: Callable[[list[bytes]], list[bytes]], line: int, what: str
@@ -368,6 +369,18 @@ def test_verify_of_one_run_leaves_the_others_faults_out(project: Path, decisions
     result = decisions("--verify", "--run", OTHER)
     assert result.status == 1
     assert "decisions.jsonl:3:" in result.err
+
+
+def test_verify_of_one_run_is_not_led_by_what_others_asked_for(project: Path, decisions: Command) -> None:
+    write(project, RUN, (ALLOW, request()), (ALLOW, request(path="/x")))
+    named = request(host=RUN, path=f"/{RUN}", headers=(("x-a", RUN), ("x-b", f'"run":"{RUN}"')))
+    write(project, OTHER, (ALLOW, request()), (DENY, named))
+    result = decisions("--verify", "--run", RUN)
+    assert (result.status, result.out[:11]) == (0, "ok: 2 lines")
+    with log_path(project).open("ab") as file:
+        file.write(b'{"id":"%s.3","run":"' % RUN.encode())
+    assert "decisions.jsonl:5: " in decisions("--verify", "--run", RUN).err, "of a damaged one it is what it says"
+    assert "there is no run 'aaaa'" in decisions("--verify", "--run", "aaaa").err
 
 
 def test_verify_of_a_removed_log_misses_the_lines_that_receipts_count(project: Path, decisions: Command) -> None:

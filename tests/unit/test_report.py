@@ -218,6 +218,42 @@ def test_damaged_lines_are_counted_and_never_fatal(run: Recorded, report: Report
     assert "hello" in text and "✗ denied GET a.test/" in text
 
 
+def test_no_other_runs_request_passes_for_one_of_this(run: Recorded, report: Report) -> None:
+    run.decide(ALLOW, request())
+    other = Recorded(run.root, RUN[:-4] + "bbbb")
+    other.decide(ALLOW, request())
+    other.decide(DENY, request(host=RUN, headers=(("x-a", RUN),)))
+    other.outcomes.write(f"{other.run}.1", 200, 7, 5_000_000, 1.0, f'"{RUN}.1"', RUN)
+    run.end()
+    result = report(run.run)
+    assert "✓ verified: 1 line," in result.text and "5.0 MB" not in result.text
+
+
+LARGE = 10**400
+
+
+@pytest.mark.parametrize("number", [LARGE, -LARGE, 1e308, True, "x", [1.5], None], ids=lambda value: str(value)[:5])
+def test_no_number_of_the_box_or_the_receipt_is_fatal(run: Recorded, report: Report, number: object) -> None:
+    usage = dict.fromkeys(("input", "output", "cacheRead", "cacheWrite"), number) | {"cost": {"total": number}}
+    odd = {"provider": "p", "model": "m", "timestamp": number, "durationMs": number, "usage": usage}
+    run.events(said("user", "hello"), {"type": "message_end", "message": {"role": "assistant", **odd}})
+    run.events({"type": "usage", "provider": "p", "model": "m", "usage": usage})
+    run.decide(UNLISTED, request())
+    names = ("model", "workspace", "started", "exit_status", "ca", "resumes", "ceiling_s", "prompt", "error", "pi")
+    receipt: dict[str, Any] = dict.fromkeys(names, number)
+    run.end("finished", **receipt, image={"id": number}, policy={"hash": number, "files": [number]})
+    assert "hello" in report().text
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "9999-12-31T23:59:59Z"])
+def test_no_time_of_the_log_or_the_receipt_is_fatal(run: Recorded, report: Report, time: str) -> None:
+    run.decide(UNLISTED, request())
+    run.end(started=time, ended=time)
+    log = run.paths.runs / "decisions.jsonl"
+    log.write_bytes(re.sub(rb'"ts":"[^"]*"', b'"ts":"%s"' % time.encode(), log.read_bytes()))
+    assert "✗ denied GET a.test/" in report().text
+
+
 @pytest.mark.parametrize("name", ["runs/decisions.jsonl", f"runs/{RUN}/stdout.jsonl", f"runs/{RUN}/prompt.txt"])
 def test_a_pipe_in_a_files_place_hangs_nobody(run: Recorded, report: Report, name: str) -> None:
     run.end()
