@@ -242,11 +242,18 @@ class HumanView:
         if not event.get("isError") and event.get("toolName") in ("write", "edit", "read"):
             return  # what it wrote or read is not news; that it failed would be
         lines = text.rstrip().splitlines()
-        for line in lines[:TOOL_LINES]:
-            self._line(line, "red" if event.get("isError") else "dim", cut=True, boxed=True)
-        if len(lines) > TOOL_LINES:
-            self._line(f"{self._more} {len(lines) - TOOL_LINES} more lines", "dim", boxed=True)
+        failed = bool(event.get("isError"))
+        if failed:
+            self._line(f"{self._no} failed", "red")  # and no word of the box's behind a mark of ours
+        first = lines[: TOOL_LINES // 2 if failed and len(lines) > TOOL_LINES else TOOL_LINES]
+        last = lines[len(first) :][-(TOOL_LINES - TOOL_LINES // 2) :] if failed else []  # which says why
+        for line in first:
+            self._line(line, "red" if failed else "dim", cut=True, boxed=True)
+        if hidden := len(lines) - len(first) - len(last):
+            self._line(f"{self._more} {hidden} more lines", "dim", boxed=True)
             self._left_out = True
+        for line in last:
+            self._line(line, "red", cut=True, boxed=True)
 
     def _on_auto_retry_start(self, event: Event) -> None:
         delay = event.get("delayMs")

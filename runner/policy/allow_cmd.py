@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from impyard.runner.policy.place import located, policy_option, project_option
 
 if TYPE_CHECKING:
     from impyard.addon.judge import Decision
-    from impyard.addon.policy import Policy
+    from impyard.addon.policy import Policy, Rule
     from impyard.runner.policy.put import Contents, Deciding, Put
     from impyard.runner.policy.replay import Recorded
     from impyard.runner.policy.suggest import Apart, Kind
@@ -154,6 +155,7 @@ def _over(contents: Contents, root: Path, asked: Recorded, *, yes: bool) -> Cont
     _, met = _judged(asked, policy)
     if met is None or met.rule.allow:
         return contents  # an exception before this one does for it too
+    kind = replace(kind, query=kind.query or _condition(asked, met.rule))
     rule, told = _rule(kind, asked, allow=True)
     done = put(contents, root, kind.where, [rule], over=met)
     for text in (*(f"careful: {kind.where}: {each}" for each in told), *(f"note: {each}" for each in done.remarks)):
@@ -170,6 +172,16 @@ def _over(contents: Contents, root: Path, asked: Recorded, *, yes: bool) -> Cont
             hint="`impyard policy explain METHOD URL` says why; write the rule yourself",
         )
     return done.contents
+
+
+def _condition(asked: Recorded, over: Rule) -> tuple[tuple[str, str], ...]:
+    """The condition by which an exception from a DENY about the query is no more than what was asked for."""
+    from impyard.addon.readings import Query
+    from impyard.runner.policy.pathrules import quoted
+
+    query = Query(asked.query)
+    values = {key: sorted(set(query.values(key))) for key, _ in over.query}
+    return tuple((key, "|".join(map(quoted, those))) for key, those in values.items() if those)
 
 
 def _denying(contents: Contents, root: Path, policy: Policy, asked: Sequence[Recorded]) -> Contents:

@@ -140,7 +140,7 @@ def add(
       impyard policy preset add pip --host https://registry.example.org/simple/
       impyard policy preset add github-clone --repo octo/hello --inject
     """
-    from impyard.addon.policy import read_policy
+    from impyard.addon.policy import read_policy, shown
     from impyard.runner.policy import preset_add
     from impyard.runner.policy import write as policywrite
     from impyard.runner.policy.read import read_files
@@ -168,7 +168,10 @@ def add(
         click.echo("nothing to add: the policy stays as it is")
         return 0
     read_policy([(path, data)], root=root)
-    return 0 if policywrite.ask_and_replace(path, root, old, data, yes=yes) else 1
+    if not policywrite.ask_and_replace(path, root, old, data, yes=yes):
+        return 1
+    click.echo(f"changed {visible(shown(path, root))}; it counts from the next request on", err=True)
+    return 0
 
 
 def _note(text: str) -> None:

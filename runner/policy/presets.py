@@ -18,7 +18,7 @@ from impyard.addon.policy import Policy, read_policy
 from impyard.addon.rules import DEFAULT_PORTS
 from impyard.addon.yamlnodes import nearest, short
 from impyard.runner.policy.expect import ENDING, Expectation, read_expectations
-from impyard.runner.policy.registries import Place, expression
+from impyard.runner.policy.registries import Place, base_of, expression
 
 FOLDER = Path(impyard.policies.__path__[0]) / "presets"
 NAMES = (
@@ -162,12 +162,11 @@ def _at(item: str, named: re.Match[str], place: Place) -> str:
     """The entry for one place."""
     host = f'"{place.host}"' if ":" in place.host else place.host
     lines = [f"  - host: {host}"]
-    if place.scheme != "https":
+    if place.scheme != "https" or place.port == DEFAULT_PORTS["http"]:  # a port of 80 alone stands for http
         lines.append(f"    scheme: {place.scheme}")
     if place.port != DEFAULT_PORTS[place.scheme]:
         lines.append(f"    port: {place.port}")
-    base = place.prefix.removesuffix("simple/")  # of an index for pip
-    words = {"prefix": expression(place.prefix), "base": expression(base), **dict(place.words)}
+    words = {"prefix": expression(place.prefix), "base": expression(base_of(place.prefix)), **dict(place.words)}
     text = item[: named.start()] + "\n".join(lines) + item[named.end() :]
     return re.sub(
         r"^( +path: )(.*)$",

@@ -124,6 +124,11 @@ def place_of(address: str, notes: list[str] | None = None) -> Place:
     address = address.strip().removeprefix("sparse+")
     if "://" not in address:
         address = f"https://{address}"
+    if re.search(r"[?#].*@", address):  # where a URL ends for others, and its host with it
+        raise ImpyardError(
+            f"an address of a registry has a user or a password that is not encoded: {_told(address)}",
+            hint="leave it out, or write %23 for # and %3F for ?",
+        )
     try:
         parts = urlsplit(address)
         port = parts.port
@@ -159,18 +164,22 @@ def expression(text: str) -> str:
     return _SPECIAL.sub(lambda found: "\\" + found[0], text)
 
 
+def base_of(prefix: str) -> str:
+    """What an index for pip at ".../simple/" lies below; the prefix itself where it does not end so."""
+    return prefix.removesuffix("simple/") if prefix == "simple/" or prefix.endswith("/simple/") else prefix
+
+
 _HOST = "name it with --host, as in --host https://registry.example.org/path/"
 
 
 def _told(address: str) -> str:
     """An address for a message: without what stands before an "@", without a query."""
     scheme, _, rest = address.partition("://")
+    rest = rest.rpartition("@")[2]  # before all else: a password may have any character in it
     authority, slash, path = rest.partition("?")[0].partition("#")[0].partition("/")
-    rest = authority.rpartition("@")[2] + slash + path
-    # Whoever writes a password with a slash in it has it in what looks like the path.
-    rest = rest.rpartition("@")[2]
+    rest = authority + slash + path
     if looks_secret(rest):
-        rest = authority.rpartition("@")[2]
+        rest = authority
     return f'"{short(f"{scheme}://{rest}")}"'
 
 

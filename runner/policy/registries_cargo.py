@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner.policy.registries import Found, Machine, Place, expression, missing, place_of
@@ -32,7 +31,7 @@ def addresses(machine: Machine) -> list[str]:
 def read(machine: Machine, found: Found) -> None:
     """Fill `cargo`. Raises ImpyardError when no index is found."""
     for address in addresses(machine):
-        if not address.startswith("sparse+") and urlsplit(address).path.endswith(".git"):
+        if not address.startswith("sparse+"):
             raise ImpyardError(
                 "an index of cargo's is a git repository, which the preset cargo does not read",
                 hint="`impyard policy preset add github-clone` allows clones; or name a sparse index: --host URL",
@@ -46,13 +45,16 @@ def read(machine: Machine, found: Found) -> None:
 def files_of(machine: Machine, found: Found, looked: dict[Place, str]) -> None:
     """Fill `cargo-files`. looked: the config.json of indexes that were asked. Raises ImpyardError without."""
     for index in found.places.get("cargo", ()):
-        text = looked.get(index) or _cached(machine, index)
-        if not text:
+        texts = [looked[index]] if looked.get(index) else _cached(machine, index)
+        if not texts:
             raise ImpyardError(
                 f"where the crates of {index.url} lie is not known: cargo has not fetched its config.json yet",
                 hint="`--look` reads that one file from the index, `--files URL` tells it (`dl` in config.json)",
             )
-        found.add("cargo-files", crates_at(text, index))
+        if len(texts) > 1 and len({p for p in found.places["cargo"] if p.host == index.host}) < len(texts):
+            found.notes.append(f"cargo knows several indexes on {index.host}; the crates of all of them are allowed")
+        for text in texts:
+            found.add("cargo-files", crates_at(text, index))
 
 
 def crates_at(config: str, index: Place) -> Place:
@@ -117,16 +119,14 @@ def _asked(machine: Machine) -> str | None:
             RUSTUP_AUTO_INSTALL="0", RUSTUP_HOME=machine.env.get("RUSTUP_HOME", str(machine.home / ".rustup")),
         )  # fmt: skip
     said = _SAID.search(err)
-    return said[1] if said else None
+    return f"sparse+{said[1]}" if said else None
 
 
-def _cached(machine: Machine, index: Place) -> str:
-    """The config.json that cargo keeps of an index."""
+def _cached(machine: Machine, index: Place) -> list[str]:
+    """Each config.json that cargo keeps of indexes on this host: which of them is whose, it does not say."""
     home = Path(machine.env.get("CARGO_HOME") or machine.home / ".cargo")
-    for path in sorted((home / "registry" / "index").glob(f"{index.host}-*/config.json")):
-        if text := machine.read(path):
-            return text
-    return ""
+    paths = sorted((home / "registry" / "index").glob(f"{index.host}-*/config.json"))
+    return list(dict.fromkeys(filter(None, map(machine.read, paths))))
 
 
 def _config(machine: Machine) -> dict[str, Any]:

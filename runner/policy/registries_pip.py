@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.policy.registries import Found, Machine, Place, missing, place_of
+from impyard.runner.policy.registries import Found, Machine, Place, base_of, missing, place_of
 
 _SAID = re.compile(r"([^=\s]+)=(['\"].*)")
 _AT = re.compile(r"^pip \S+ from (.+?) \(python", re.MULTILINE)
@@ -69,7 +69,7 @@ def files_of(machine: Machine, found: Found, looked: dict[Place, list[Place]]) -
 
 def beside(index: Place) -> Place:
     """Where the servers that have index and files on one host keep the files of an index at ".../simple/"."""
-    base = index.prefix.removesuffix("simple/")
+    base = base_of(index.prefix)
     return Place(index.scheme, index.host, index.port, base if base and base != index.prefix else "packages/")
 
 

@@ -86,11 +86,13 @@ def replay(
         own = selection.own or selection.demo
         left_out = ": impyard's own checks and its demo model are left out" if own else ""
         click.echo(f"no decisions to judge again{left_out}", err=True)
-    return _status(tally, fail_on)
+    return _status(tally, fail_on, damaged=bool(selection.damaged))
 
 
-def _status(tally: Tally, fail_on: Iterable[str]) -> int:
-    happened = {kind for kind, _, _ in tally.groups_by_size()} | ({"unknown"} if tally.unknown else set())
+def _status(tally: Tally, fail_on: Iterable[str], *, damaged: bool) -> int:
+    if fail_on and not tally.count:
+        return 1  # a gate that nothing went through: the log is elsewhere, say
+    happened = {kind for kind, _, _ in tally.groups_by_size()} | ({"unknown"} if tally.unknown or damaged else set())
     wanted = set(fail_on)
     if "any" in wanted:
         wanted |= {OPENED, CLOSED}

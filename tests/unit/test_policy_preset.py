@@ -90,7 +90,7 @@ def test_what_is_shown_is_a_policy(
 
 def test_a_deny_that_a_person_wrote_goes_on_to_win(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = call(capsys, "add", "github-clone", "--yes")
-    assert status == 0
+    assert status == 0 and err.endswith("changed policies/gateway.yaml; it counts from the next request on\n")
     assert "policies/gateway.yaml:4 is about github.com too" in err
     assert "stays denied by policies/gateway.yaml:" in err and "not-octo: GET https://github.com/octo/hello" in err
     assert out.count("+  - host: github.com") == 1

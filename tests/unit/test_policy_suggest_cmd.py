@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from impyard.addon.judge import judge
-from impyard.addon.policy import load_policy
+from impyard.addon.policy import load_policy, read_policy
 from impyard.runner.cli import main
 from impyard.runner.policy import write as policywrite
 from impyard.runner.policy.asked import asked, sent
+from impyard.runner.policy.change import flips
+from impyard.runner.policy.recorded import of_asked
 from tests.support.askedlog import RUN, AskedProject
 
 POLICY = """\
@@ -288,11 +290,24 @@ def test_a_deny_of_a_query_that_would_fall_is_named_and_not_overridden_unasked(
     status, _, err = told("allow", first, "--over-deny", "--yes")
     assert status == 1 and 'over "no-force" (policies/gateway.yaml:5)' in err and project.policy.read_text() == before
     project.policy.write_text(FORCE)
-    first = project.ask("POST", "https://api.example.org/b?force=1")
+    first = project.ask("POST", "https://api.example.org/b?force=1&x=3")
+    project.ask("POST", "https://api.example.org/b?force=2")
+    assert told("allow", first, "--over-deny", "--yes")[0] == 0  # with the DENY's own condition
+    assert allowed(project, "POST", "https://api.example.org/b?force=1")
+    for more in ("force=2", "force=1&force=2", "force=11"):
+        assert not allowed(project, "POST", f"https://api.example.org/b?{more}")
+
+
+def test_a_recorded_request_that_a_deny_of_its_query_denied_is_no_part_of_what_was_asked_for(
+    project: AskedProject, told: Any
+) -> None:
+    project.policy.write_text(FORCE)
     other = project.ask("POST", "https://api.example.org/b?force=2")
-    status, _, err = told("allow", first, "--over-deny", "--yes")
-    assert status == 1 and f"POST https://api.example.org/b?force=2 ({other})" in err
-    assert project.policy.read_text() == FORCE
+    wide = FORCE + "      - {action: ALLOW, method: POST, path: /b}\n"
+    wanted = of_asked(asked("POST", "https://api.example.org/b"))
+    policies = [read_policy([(project.policy, text.encode())]) for text in (FORCE, wide)]
+    (flip,) = flips(project.log, [wanted.host], *policies, [wanted])
+    assert (flip.what, flip.id, flip.opened) == ("POST https://api.example.org/b?force=2", other, True)
 
 
 def test_what_was_allowed_is_denied_by_its_id(project: AskedProject, told: Any) -> None:

@@ -56,6 +56,12 @@ def test_it_allows_and_denies_what_its_test_says(name: str, places: dict[str, li
     assert {each.allow for each in expected} == {True, False}
 
 
+def test_https_on_the_port_of_http_stays_https() -> None:
+    wanted = presets.preset("npm")
+    policy = presets.as_policy(wanted, presets.entries_text(wanted, {"npm": [place_of("https://reg.example.org:80/")]}))
+    assert [entry.ports for entry in policy.entries] == [{"https": 80}]
+
+
 @pytest.mark.parametrize("name", presets.NAMES)
 def test_its_test_tries_each_trick_of_spelling(name: str) -> None:
     text = (presets.FOLDER / f"{name}_test.yaml").read_text()

@@ -126,6 +126,14 @@ def test_pips_own_default_is_read_from_pip(machine: Machine, tmp_path: Path) -> 
     assert urls(found, "pip-files") == ["https://files.example.org/packages/"]
 
 
+@pytest.mark.parametrize(
+    ("index", "files"),
+    [("simple", "packages/"), ("api/pypi/simple", "api/pypi/"), ("team-simple", "packages/"), ("a/b", "packages/")],
+)
+def test_files_beside_an_index_lie_below_what_its_last_part_stands_in(index: str, files: str) -> None:
+    assert registries_pip.beside(place_of(f"https://registry.example.org/{index}/")).prefix == files
+
+
 def test_a_page_of_an_index_says_where_its_files_lie() -> None:
     index = place_of("https://registry.example.org/api/pypi/simple")
     page = "<a href=\"../../packages/ab/x-1.whl#sha256=0\">x</a> <a href='https://files.example.org/packages/x.whl'>"
@@ -169,10 +177,23 @@ def test_cargo_names_its_own_index_by_what_it_cannot_reach(machine: Machine) -> 
 
 
 def test_an_index_in_git_is_no_place_for_the_preset(machine: Machine) -> None:
-    text = '[source.crates-io]\nreplace-with = "m"\n[source.m]\nregistry = "https://git.example.org/index.git"\n'
-    put(machine.root / ".cargo" / "config.toml", text)
-    with pytest.raises(ImpyardError, match="a git repository"):
-        registries_cargo.read(machine, Found())
+    for name in ("index.git", "crates-index"):
+        text = f'[source.crates-io]\nreplace-with = "m"\n[source.m]\nregistry = "https://git.example.org/{name}"\n'
+        put(machine.root / ".cargo" / "config.toml", text)
+        with pytest.raises(ImpyardError, match="a git repository"):
+            registries_cargo.read(machine, Found())
+
+
+def test_of_two_indexes_on_one_host_the_crates_of_both_are_known(machine: Machine) -> None:
+    cache = machine.home / ".cargo" / "registry" / "index"
+    put(cache / "reg.example.org-aaa" / "config.json", '{"dl": "https://files.example.org/team/{crate}/{version}"}')
+    put(cache / "reg.example.org-bbb" / "config.json", '{"dl": "https://files.example.org/mirror/{crate}/{version}"}')
+    both = [place_of(f"https://reg.example.org/{name}/") for name in ("mirror", "team")]
+    for places, notes in ((both, 0), (both[:1], 1)):
+        found = Found({"cargo": places})
+        registries_cargo.files_of(machine, found, {})
+        assert urls(found, "cargo-files") == ["https://files.example.org/team/", "https://files.example.org/mirror/"]
+        assert len(found.notes) == notes
 
 
 # -- go, apt ---------------------------------------------------------------------------------------------------------
@@ -298,6 +319,10 @@ def test_a_look_asks_for_one_page_and_takes_no_password_elsewhere(monkeypatch: p
         f"https://u:{PASSWORD}@reg istry/",
         f"https://u:{PASSWORD}@registry.example.org:port/",
         f"https://u:p/{PASSWORD}@registry.example.org/",
+        f"https://u:{PASSWORD}#1@registry.example.org/",
+        f"sparse+https://u:{PASSWORD}?34@registry.example.org/",
+        f"https://u:1234#{PASSWORD}@registry.example.org/",
+        f"https://u:1234?{PASSWORD}@registry.example.org:8443/",
         "https://registry.example.org/a/../b",
         "https://registry.example.org/a%2fb",
         "https://registry.example.org/a//b",

@@ -320,7 +320,18 @@ def test_a_broken_policy_or_no_log_is_said(project: Path, capsys: pytest.Capture
     status, _, err = call(capsys, "--policy", "new.yaml", "--fail-on", "deny-to-allow")
     assert status == 1 and "new.yaml:1:19: an entry needs policies" in err
     (project / "runs" / "decisions.jsonl").unlink()
-    assert call(capsys)[2] == "no decisions to judge again\n"
+    status, _, err = call(capsys)
+    assert (status, err) == (0, "no decisions to judge again\n")
+    (project / "new.yaml").write_text(NEW)
+    assert call(capsys, "--policy", "new.yaml", "--fail-on", "deny-to-allow")[0] == 1  # nothing was looked at
+
+
+def test_a_damaged_line_cannot_be_judged_again_either(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = project / "runs" / "decisions.jsonl"
+    log.write_bytes(b"".join(line for line in log.read_bytes().splitlines(keepends=True) if b"redacted" not in line))
+    assert call(capsys, "--fail-on", "unknown")[0] == 0
+    log.open("ab").write(b'{"half\n')
+    assert call(capsys, "--fail-on", "unknown")[0] == 1
 
 
 def test_since_leaves_out_what_is_older(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

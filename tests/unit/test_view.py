@@ -107,7 +107,16 @@ def test_what_a_file_tool_moved_is_not_repeated_but_its_failure_is() -> None:
     screen = Screen()
     screen.tool("write", {"path": "f", "content": "secret"}, "Wrote f")
     screen.tool("edit", {"path": "g"}, "no such file", failed=True)
-    assert screen.lines == ["▸ write f", "▸ edit g", "│ no such file"]
+    assert screen.lines == ["▸ write f", "▸ edit g", "✗ failed", "│ no such file"]
+
+
+def test_of_a_failed_command_the_end_is_shown_which_says_why() -> None:
+    screen = Screen()
+    screen.tool("bash", {"command": "x"}, "\n".join([*map(str, range(40)), "pip: not found", "exited"]), failed=True)
+    assert screen.lines[1:4] == ["✗ failed", "│ 0", "│ 1"]
+    assert screen.lines[-2:] == ["│ pip: not found", "│ exited"] and "│ … 30 more lines" in screen.lines
+    screen.tool("bash", {"command": "x"}, "1\n2", failed=True)
+    assert screen.lines[-3:] == ["✗ failed", "│ 1", "│ 2"]
 
 
 def test_a_tool_of_an_extension_shows_its_arguments() -> None:
@@ -326,7 +335,7 @@ def test_nothing_in_the_box_can_speak_for_impyard(line: str, width: int) -> None
     screen.event(type="auto_retry_start", attempt=f"1\n{' ' * 80}{line}", maxAttempts=3, delayMs=1)
     screen.event(type="message_end", message={"role": "assistant", "stopReason": "error", "errorMessage": text})
     own = [shown for shown in screen.lines if not shown.startswith("│")]
-    assert [shown[0] for shown in own] == ["▸", "▸", "…", "✗"], own
+    assert [shown[0] for shown in own] == ["▸", "▸", "✗", "…", "✗"], own
     assert own[-1].startswith("✗ the model call")
     assert all(cells(shown) < width for shown in screen.lines), screen.lines
 
