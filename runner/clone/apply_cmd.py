@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Collection, Sequence
@@ -13,7 +14,8 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner.clone import places as cloneplaces
 from impyard.runner.clone.branch import check_branch, make_branch
 from impyard.runner.clone.git import Project, quoted_folders
-from impyard.runner.clone.merge import Plan, Step, held_back, make_plan
+from impyard.runner.clone.held import held_back
+from impyard.runner.clone.merge import IN_THE_WAY, NOT_COMMITTED, OTHER, Plan, Step, make_plan
 from impyard.runner.clone.paths import LINK
 from impyard.runner.clone.work import Work, opened
 from impyard.runner.policy.place import project_option
@@ -54,45 +56,43 @@ def apply(run: str, project: Path | None, take: Sequence[str], branch: str | Non
             raise ImpyardError("the repository is another than the clone was made from", hint="`impyard runs diff`")
         if branch is not None:
             return _to_branch(work, repository, names, branch, yes=yes)
+        try:
+            cloneplaces.Drafts(root, work.run.id).clear(work.left.changes)
+        except OSError as exc:
+            why = (exc.strerror or str(exc)).lower()
+            raise ImpyardError(f"cannot remove what an `apply` before has left: {why}", hint="mend that") from exc
         plan = make_plan(work, repository, names)
-        look = command_line("runs", "diff", work.run.id, project=project)
-        return _to_files(work, repository, plan, look, yes=yes)
+        again = command_line("runs", "apply", work.run.id, project=project)
+        return _to_files(work, repository, plan, again, yes=yes)
 
 
-def _to_files(work: Work, repository: Project, plan: Plan, look: str, *, yes: bool) -> int:
+def _to_files(work: Work, repository: Project, plan: Plan, again: str, *, yes: bool) -> int:
     if plan.refused:
         for path, why in sorted(plan.refused.items())[:SHOWN]:
             click.echo(f"{_shown(path)}: {why}", err=True)
         count = len(plan.refused)
+        branch = f"`{again} --branch NAME` makes a commit of the agent's that git can merge"
+        can_go = {NOT_COMMITTED, IN_THE_WAY, OTHER}.issuperset(plan.refused.values())
         raise ImpyardError(
             f"{count} of the agent's changes cannot be brought together with your files; nothing was changed",
-            hint="commit or stash yours and try again; or `--branch NAME`, and merge that with git",
+            hint=f"put yours away (commit or stash) and try again; or {branch}" if can_go else branch,
         )
     for step in plan.steps[:SHOWN]:
         click.echo(_line(step))
     if len(plan.steps) > SHOWN:
-        click.echo(f"  and {len(plan.steps) - SHOWN} more: {look} --stat")
+        click.echo(f"  and {len(plan.steps) - SHOWN} more: {again.replace(' apply ', ' diff ')} --stat")
     _say_held(work, plan.held)
     if not plan.steps:
         click.echo("you have all of it already" if plan.same else "there is nothing to take over")
         return 0
     if not _agreed(f"apply this to {visible(str(repository.root))}?", yes=yes):
         return 0
-    contents = [_content(work, repository, step) for step in plan.steps]
-    for step in plan.steps:  # all of it or nothing
-        if cloneplaces.changed(step.place, repository.root, step.path) and step.place.kind != "none":
-            raise ImpyardError(f"{_shown(step.path)} has changed meanwhile; nothing was changed", hint="begin anew")
-    done = 0
+    drafts = cloneplaces.Drafts(repository.root, work.run.id)
     try:
-        for step, data in sorted(zip(plan.steps, contents, strict=True), key=lambda one: one[0].entry is not None):
-            _carry_out(repository.root, step, data)
-            done += 1
-    except (OSError, ImpyardError) as exc:
-        why = exc.message if isinstance(exc, ImpyardError) else (exc.strerror or str(exc)).lower()
-        raise ImpyardError(
-            f"stopped at {_shown(step.path)}: {why}; {done} of {len(plan.steps)} changes are made",
-            hint="mend that and apply again: what is made already is left alone",
-        ) from exc
+        _prepare(work, repository, plan, drafts)
+        _carry_out(repository.root, plan.steps, drafts)
+    finally:
+        drafts.discard()
     count = len(plan.steps)
     click.echo(f"{count} {'change is' if count == 1 else 'changes are'} made; `git status` and `git diff` show them")
     return 0
@@ -174,14 +174,44 @@ def _content(work: Work, repository: Project, step: Step) -> bytes:
     return repository.git(*words, env=env, doing="check out a file", at_top=True)
 
 
-def _carry_out(root: Path, step: Step, data: bytes) -> None:
-    if step.entry is None:
-        cloneplaces.remove(root, step.path, step.place.stamp)
-        return
-    mode = step.entry.mode
-    if cloneplaces.look(root, step.path).kind == "folder":
-        os.rmdir(root / os.fsdecode(step.path))  # what was in it has been removed
-    cloneplaces.write(root, step.path, data, is_program=mode == "100755", is_link=mode == LINK, before=step.place.stamp)
+def _prepare(work: Work, repository: Project, plan: Plan, drafts: cloneplaces.Drafts) -> None:
+    """Write all drafts, and look whether each change can be made: all of it, or nothing."""
+    root = repository.root
+    gone = {step.path for step in plan.steps if step.entry is None}
+    step = plan.steps[0]
+    try:
+        for step in plan.steps:
+            if step.entry is not None:
+                mode = step.entry.mode
+                data = _content(work, repository, step)
+                drafts.put(step.path, data, is_program=mode == "100755", is_link=mode == LINK)
+            elif not cloneplaces.may_remove(root, step.path):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        for step in plan.steps:
+            is_full = step.seen.kind == "folder" and not cloneplaces.is_emptied(root, step.path, gone.__contains__)
+            if is_full or cloneplaces.changed(step.seen, root, step.path):
+                raise ImpyardError(f"{_shown(step.path)} has changed meanwhile; nothing was changed", hint="begin anew")
+    except OSError as exc:
+        why = (exc.strerror or str(exc)).lower()
+        raise ImpyardError(f"cannot write {_shown(step.path)}: {why}; nothing was changed", hint="mend that") from exc
+
+
+def _carry_out(root: Path, steps: Sequence[Step], drafts: cloneplaces.Drafts) -> None:
+    done = 0
+    step = steps[0]
+    try:
+        for step in sorted(steps, key=lambda one: one.entry is not None):
+            if step.entry is None:
+                cloneplaces.remove(root, step.path, step.place.stamp)
+            else:
+                drafts.move(step.path, step.place.stamp)
+            done += 1
+    except (OSError, ImpyardError) as exc:
+        why = exc.message if isinstance(exc, ImpyardError) else (exc.strerror or str(exc)).lower()
+        raise ImpyardError(
+            f"stopped at {_shown(step.path)}: {why}; {done} of {len(steps)} changes are made",
+            hint="mend that and apply again: what is made already is left alone",
+        ) from exc
 
 
 def _shown(path: bytes) -> str:

@@ -23,7 +23,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _REF = re.compile(rb"ref: (refs/heads/[^\0-\x20\x7f~^:?*\[\\]{1,200})\n?")
 _ID = re.compile(rb"(?:[0-9a-f]{40}|[0-9a-f]{64})\n?")
-_PERSON = re.compile(rb"(.*?) <.*?> (-?[0-9]{1,12}) ([+-][0-9]{4})")
+_WHEN = re.compile(rb"(-?[0-9]{1,12}) [+-][0-9]{4}")
+MAX_AUTHOR_BYTES = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +125,11 @@ def _parsed(name: str, text: bytes) -> tuple[str | None, Commit]:
             parent = value.decode("ascii")
         elif key == b"tree" and not tree and _ID.fullmatch(value):
             tree = value.decode("ascii")
-        elif key == b"author" and (match := _PERSON.fullmatch(value)):
-            author = match[1].decode("utf-8", "replace")
-            when = _time(int(match[2]))
+        elif key == b"author":
+            who, _, moment = value.rpartition(b"> ")
+            if match := _WHEN.fullmatch(moment):
+                author = who.partition(b" <")[0][:MAX_AUTHOR_BYTES].decode("utf-8", "replace")
+                when = _time(int(match[1]))
     subject = message.strip().partition(b"\n")[0].decode("utf-8", "replace")
     return parent, Commit(name, author, when, subject, tree)
 

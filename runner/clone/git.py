@@ -7,15 +7,17 @@ nothing in it can name a program. The repository in a box's workspace is never g
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
 import shutil
 import subprocess
 import tempfile
+import time
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -24,6 +26,8 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner.text import shortened, visible
 
 GIT_LIMIT_S = 600.0
+SCRATCH = "impyard-scratch-"
+STALE_S = 60.0  # until then it may be one that is not locked yet
 SHOWN_WORDS = 300  # of what git says
 BIG_FILE = "32m"  # git shows no text difference of a larger one
 # As the bytes are: what is in the box is what is in git's objects, so that no filter is ever needed.
@@ -139,6 +143,10 @@ class Project:
         folder = self.top if at_top else self.root
         return _run(["git", *quiet, *words], {**own, **(env or {})}, folder, stdin, doing, fine)
 
+    def plain(self, *words: str, env: Mapping[str, str], doing: str) -> bytes:
+        """git's answer at the top, with these variables and none of our settings."""
+        return _run(["git", *words], {**_environment(), **env}, self.top, b"", doing)[1]
+
     def tree(self, commit: str | None) -> Tree:
         """The project's files in a commit."""
         if commit is None:
@@ -183,7 +191,10 @@ class Scratch(AbstractContextManager["Scratch"]):
         self._number = 0
 
     def __enter__(self) -> Scratch:
-        self._base = tempfile.mkdtemp(prefix="impyard-")
+        _remove_stale()
+        self._base = tempfile.mkdtemp(prefix=SCRATCH)
+        self._hold = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._hold, fcntl.LOCK_EX)
         self.folder = Path(self._base) / "git"
         self.work = Path(self._base) / "work"
         for part in ("objects/info", "objects/pack", "refs/heads", "info", "hooks"):
@@ -194,6 +205,7 @@ class Scratch(AbstractContextManager["Scratch"]):
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._base, ignore_errors=True)
+        os.close(self._hold)
 
     @property
     def objects(self) -> Path:
@@ -291,6 +303,8 @@ class Scratch(AbstractContextManager["Scratch"]):
         return name
 
     def content(self, name: str) -> bytes:
+        with suppress(FileNotFoundError):  # one that `put` has stored: no process for it
+            return zlib.decompress((self.objects / name[:2] / name[2:]).read_bytes()).partition(b"\0")[2]
         return self.git("cat-file", "blob", name)
 
     def tree(self, name: str) -> Tree:
@@ -308,6 +322,23 @@ class Scratch(AbstractContextManager["Scratch"]):
         gone = [b"0 %s\t%s\0" % (self.hidden.encode(), path) for path, entry in changes.items() if entry is None]
         new = [f"{entry.mode} {entry.id}\t".encode() + path + b"\0" for path, entry in changes.items() if entry]
         self.git("update-index", "-z", "--replace", "--index-info", stdin=b"".join((*gone, *new)), index=index)
+
+
+def _remove_stale() -> None:
+    """Remove what killed commands of this user left: nobody holds it any more."""
+    with suppress(OSError), os.scandir(tempfile.gettempdir()) as found:
+        for entry in found:
+            if not entry.name.startswith(SCRATCH):
+                continue
+            with suppress(OSError):
+                handle = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    status = os.fstat(handle)
+                    if status.st_uid == os.geteuid() and time.time() - status.st_mtime > STALE_S:
+                        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                finally:
+                    os.close(handle)
 
 
 def _environment() -> dict[str, str]:

@@ -99,9 +99,9 @@ def make_clone(
 
 
 def uncommitted(project: Project) -> int:
-    """How many tracked files are not as they were committed."""
+    """How many files are not as they were committed, or are new; a new folder counts once."""
     out = project.git(
-        *("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=all", "--no-renames"),
+        *("status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=all", "--no-renames"),
         *("--", ".", ":(exclude)runs"),
         doing="look for changes",
     )
@@ -265,5 +265,6 @@ def words_about_changes(count: int) -> str:
     """What to say of changes that are not in the clone; "" where there are none."""
     if not count:
         return ""
-    what = "1 uncommitted change is" if count == 1 else f"{count} uncommitted changes are"
-    return f"{what} not in the clone; --with-changes takes them along"
+    if count == 1:
+        return "1 uncommitted change is not in the clone; --with-changes takes it along"
+    return f"{count} uncommitted changes are not in the clone; --with-changes takes them along"

@@ -9,22 +9,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from impyard.runner.clone.git import Entry, Project, blob_id, quoted_folders
-from impyard.runner.clone.paths import LINK, SUBMODULE, bare_repositories, may_be_secret, remark, why_held
-from impyard.runner.clone.places import Place, files_below, look
+from impyard.runner.clone.held import held_back
+from impyard.runner.clone.paths import LINK, SUBMODULE, remark
+from impyard.runner.clone.places import NOWHERE, Place, is_emptied, look
 from impyard.runner.clone.work import Work
 
 ATTRIBUTES = ("text", "crlf", "eol", "ident", "working-tree-encoding", "filter")
 FILES = ("100644", "100755")
+# What stands in the way and is not committed: it can be put away.
+NOT_COMMITTED = "you have changed it and not committed that"
+IN_THE_WAY = "a file of yours is there"
+OTHER = "something else has its place"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One file to write, or to remove (`entry` None). `kind` is "add", "change", "delete" or "merge"; `place` is what
-    lies there; `converts`: git changes the bytes when it checks this file out; `remark` for people."""
+    lies there once the plan's removals are made, `seen` what lies there now; `converts`: git changes the bytes when it
+    checks this file out; `remark` for people."""
 
     path: bytes
     kind: str
@@ -32,6 +38,7 @@ class Step:
     place: Place
     converts: bool = False
     remark: str = ""
+    seen: Place = NOWHERE
 
 
 @dataclass(slots=True)
@@ -45,62 +52,27 @@ class Plan:
     same: int = 0
 
 
-def held_back(work: Work, project: Project, take: Collection[bytes]) -> dict[bytes, tuple[str, bool]]:
-    """The agent's changes that are taken only by name, with why, and whether naming them helps; those in `take` are
-    not among them."""
-    hooks = hook_folders(project)
-    kept = [path for path in work.base if work.left.changes.get(path, _KEPT) is not None]
-    bare = bare_repositories([*kept, *(path for path, entry in work.left.changes.items() if entry)])
-    found: dict[bytes, tuple[str, bool]] = {}
-    for path, entry in work.left.changes.items():
-        if taken(path, take):
-            continue
-        is_link = entry is not None and entry.mode == LINK
-        data = work.scratch.content(entry.id) if entry is not None and (is_link or may_be_secret(path)) else None
-        if reason := why_held(path, entry, data, hooks):
-            found[path] = (reason, True)
-        elif entry is not None and any(path.startswith(folder + b"/") for folder in bare):
-            found[path] = ("git takes its folder for a repository, and obeys that", True)
-    return found
-
-
 def make_plan(work: Work, project: Project, take: Collection[bytes]) -> Plan:
     """What would be done. `take` are changes to take that are held back otherwise. Raises ImpyardError and OSError."""
-    plan = Plan(held=held_back(work, project, take))
-    wanted = {path: entry for path, entry in work.left.changes.items() if path not in plan.held}
-    looks = _Yours(work, project, wanted)
+    changes = work.left.changes
+    looks = _Yours(work, project, changes)
+    filters = {path: name for path in changes if (name := looks.filter_of(path))}
+    plan = Plan(held=held_back(work, project, take, filters))
+    for path, name in filters.items():
+        plan.held[path] = (f"your git has a filter for it (`{name}`), which is not run here", False)
+    wanted = {path: entry for path, entry in changes.items() if path not in plan.held}
     for path, new in sorted(wanted.items()):
-        if name := looks.filter_of(path):
-            plan.held[path] = (f"your git has a filter for it (`{name}`), which is not run here", False)
-            continue
-        place = look(project.root, path)
+        seen = place = look(project.root, path)
         if place.kind in ("over a link", "in the way", "folder") and _gives_way(place, path, wanted, project.root):
-            place = Place("none")
+            place = NOWHERE
         step, reason = _decide(looks, path, work.base.get(path), new, place)
         if reason:
             plan.refused[path] = reason
         elif step is not None:
-            plan.steps.append(step)
+            plan.steps.append(replace(step, seen=seen))
         else:
             plan.same += 1
     return plan
-
-
-def taken(path: bytes, take: Collection[bytes]) -> bool:
-    return any(path == name or path.startswith(name + b"/") for name in take)
-
-
-def hook_folders(project: Project) -> list[bytes]:
-    """The folders of the project from which the caller's git takes hooks."""
-    own = project.setting("core.hooksPath", "path")
-    if not own:
-        return []
-    folder = Path(os.path.normpath(project.top / own))
-    if not folder.is_relative_to(project.root) or folder == project.root:
-        return []
-    if folder.name == "_":
-        folder = folder.parent  # husky's hooks there run what lies beside them
-    return [os.fsencode(folder.relative_to(project.root))]
 
 
 _KEPT = Entry("", "")
@@ -161,7 +133,7 @@ def _decide(yours: _Yours, path: bytes, old: Entry | None, new: Entry | None, pl
     if place.kind == "over a link":
         return None, "a folder on the way to it is a link"
     if place.kind in ("in the way", "folder", "other"):
-        return None, "something else has its place"
+        return None, OTHER
     mine = yours.entry(path, place)
     kind = "delete" if new is None else "add" if mine is None else "change"
     step = Step(path, kind, new, place, yours.converts(path), remark(path, new, old))
@@ -176,7 +148,9 @@ def _decide(yours: _Yours, path: bytes, old: Entry | None, new: Entry | None, pl
     if is_free or (mine is not None and mine.same(old)):
         return step, ""
     if not yours.is_clean(path, mine):
-        return None, "you have changed it and not committed that" if staged else "a file of yours is there"
+        if _is_merged(yours, step, old, new, mine):
+            return None, ""
+        return None, NOT_COMMITTED if staged else IN_THE_WAY
     if mine is None:
         return None, "you have removed it, the agent has changed it"
     if new is None:
@@ -184,6 +158,17 @@ def _decide(yours: _Yours, path: bytes, old: Entry | None, new: Entry | None, pl
     if old is None or not {old.mode, new.mode, mine.mode} <= set(FILES):
         return None, "both of you have made it"
     return _merge(yours, step, old, new, mine)
+
+
+def _is_merged(yours: _Yours, step: Step, old: Entry | None, new: Entry | None, mine: Entry | None) -> bool:
+    """Whether yours is what an `apply` before has made of what you had committed."""
+    committed = yours.head.get(step.path)
+    if committed is None or old is None or new is None or mine is None:
+        return False
+    if not {old.mode, new.mode, committed.mode} <= set(FILES):
+        return False
+    merged, _ = _merge(yours, step, old, new, committed)
+    return merged is not None and mine.same(merged.entry)
 
 
 def _merge(yours: _Yours, step: Step, old: Entry, new: Entry, mine: Entry) -> tuple[Step | None, str]:
@@ -214,7 +199,7 @@ def _gives_way(place: Place, path: bytes, wanted: Mapping[bytes, Entry | None], 
     if wanted[path] is None:
         return True  # it is gone
     if place.kind == "folder":
-        return all(wanted.get(inner, _KEPT) is None for inner in files_below(root, path))
+        return is_emptied(root, path, lambda inner: wanted.get(inner, _KEPT) is None)
     parts = path.split(b"/")
     return any(wanted.get(b"/".join(parts[:depth]), _KEPT) is None for depth in range(1, len(parts)))
 

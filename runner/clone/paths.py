@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from impyard.runner.clone.git import Entry
 from impyard.runner.secretfiles.kinds import HEAD_BYTES, Suspect, is_env, suspect
@@ -21,6 +21,13 @@ _SHORT = re.compile(r"git~[0-9]+")
 _GITS_OWN = {".gitattributes", ".gitmodules", ".lfsconfig"}
 # Programs read these as soon as the folder is opened, or the next command of their kind is called.
 _RUN_SOON = {".vscode", ".idea", ".devcontainer", ".envrc", ".husky", ".pre-commit-config.yaml", "lefthook.yml"}
+
+# What makes a folder a repository, and what git obeys in one.
+_PARTS = {b"head", b"objects", b"refs", b"commondir"}
+_OBEYED = {*_PARTS, b"config", b"config.worktree", b"hooks", b"info", b"modules", b"worktrees"}
+REPOSITORY = "git takes its folder for a repository, and obeys that"
+DRAFT = b".impyard-"  # the beginning of the names of files that `runs apply` is about to move to their places
+_SLASH = ord("/")
 
 
 def names_git(name: bytes) -> bool:
@@ -42,6 +49,8 @@ def why_never(path: bytes, entry: Entry | None) -> str:
         return "git could take it for a repository of its own"
     if parts[0] == b"runs":
         return "runs/ is impyard's"
+    if any(part.startswith(DRAFT) for part in parts):
+        return "the name is that of a file which impyard removes"
     if len(path) > MAX_PATH:
         return "its path is too long"
     if entry is not None and entry.mode == SUBMODULE:
@@ -51,12 +60,10 @@ def why_never(path: bytes, entry: Entry | None) -> str:
     return ""
 
 
-def why_held(path: bytes, entry: Entry | None, data: bytes | None = None, hooks: Collection[bytes] = ()) -> str:
-    """Why a change of this path is held back until it is asked for by name; "" for one that is not.
+def why_held(path: bytes, entry: Entry | None, data: bytes | None = None) -> str:
+    """Why a change of a path of this name is held back until it is asked for by name; "" for one that is not.
 
-    `data` is what a link says, or a file that `may_be_secret` holds. `hooks` are the folders that your git settings
-    take hooks from, relative to the project.
-    """
+    `data` is what a file that `may_be_secret` holds."""
     text = _text(path)
     parts = text.split("/")
     name = _plain(parts[-1])
@@ -66,12 +73,8 @@ def why_held(path: bytes, entry: Entry | None, data: bytes | None = None, hooks:
         return "git obeys it"
     if parts[0] == "policies":
         return "it may be the policy that judges the agent"
-    if any(path == folder or path.startswith(folder + b"/") for folder in hooks):
-        return "your git runs the hooks in it"
     if entry is not None and is_env(parts[-1]):
         return "it has the name of a file with secrets"
-    if entry is not None and entry.mode == LINK:
-        return _why_link(path, data or b"")
     if data is not None and _is_secret(path, data):
         return "it is a file with secrets"
     return ""
@@ -82,16 +85,44 @@ def may_be_secret(path: bytes) -> bool:
     return _suspect(path) is not None
 
 
-def bare_repositories(paths: Collection[bytes]) -> set[bytes]:
-    """The folders that git takes for repositories, whatever their names are: it obeys the settings in them."""
+def repositories(
+    new: Collection[bytes], kept: Collection[bytes], is_there: Callable[[bytes], bool] = lambda _: False
+) -> set[bytes]:
+    """The folders with something new in them that git takes for repositories, whatever their names are: it obeys the
+    settings in them. `kept` are other files; `is_there` tells of still others.
+
+    It wants HEAD, and `objects` and `refs` beside it or where `commondir` says; it does not mind what kind they are
+    of, and follows links (git's setup.c, is_git_directory)."""
     found: dict[bytes, set[bytes]] = {}
-    for path in paths:
+    for path in (*new, *kept):
         folders = path.split(b"/")
         for depth, name in enumerate(folders):
-            plain = name.lower()
-            if (plain in (b"objects", b"refs") and depth < len(folders) - 1) or (plain == b"head" and depth):
+            if (plain := name.lower()) in _PARTS:
                 found.setdefault(b"/".join(folders[:depth]), set()).add(plain)
-    return {folder for folder, parts in found.items() if folder and parts == {b"head", b"objects", b"refs"}}
+    there: dict[bytes, bool] = {b"": True}
+    for path in new:
+        parts = path.split(b"/")
+        for depth in range(len(parts)):
+            folder = b"/".join(parts[:depth])
+            if folder not in there:
+                there[folder] = there[b"/".join(parts[: depth - 1])] and is_there(folder)
+    for folder, is_old in there.items():
+        if is_old:
+            place = folder + b"/" if folder else b""
+            more = {part.lower() for part in (b"HEAD", b"objects", b"refs", b"commondir") if is_there(place + part)}
+            found.setdefault(folder, set()).update(more)
+    return {
+        folder
+        for folder, parts in found.items()
+        if folder in there and b"head" in parts and (b"commondir" in parts or {b"objects", b"refs"} <= parts)
+    }
+
+
+def in_repository(path: bytes, folders: Collection[bytes]) -> bool:
+    """Whether a path lies in one of these folders; of the top, "", only what git looks at there counts."""
+    if b"" in folders and path.split(b"/")[0].lower() in _OBEYED:
+        return True
+    return any(path[:number] in folders for number, char in enumerate(path) if char == _SLASH)
 
 
 def remark(path: bytes, entry: Entry | None, old: Entry | None) -> str:
@@ -107,25 +138,6 @@ def remark(path: bytes, entry: Entry | None, old: Entry | None) -> str:
         return "a link"
     if entry.mode == "100755" and (old is None or old.mode != "100755"):
         return "a program"
-    return ""
-
-
-def _why_link(path: bytes, link: bytes) -> str:
-    """Why a link is held back: it leads out of the project, or to what git obeys."""
-    if link.startswith(b"/"):
-        return "it is a link to a place outside of the project"
-    place = path.split(b"/")[:-1]
-    for part in link.split(b"/"):
-        if part == b"..":
-            if not place:
-                return "it is a link to a place outside of the project"
-            place.pop()
-        elif part not in (b"", b"."):
-            place.append(part)
-    if any(names_git(part) for part in place):
-        return "it is a link into a repository"
-    if place and place[0] in (b"runs", b"policies"):
-        return f"it is a link into {place[0].decode()}/"
     return ""
 
 

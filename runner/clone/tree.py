@@ -8,9 +8,11 @@ our own. What .gitignore says counts as it stands in the clone, as for `git stat
 from __future__ import annotations
 
 import os
+import resource
 import select
 import stat
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -28,7 +30,11 @@ MAX_NEW = 100_000  # files that are new and not ignored
 MAX_SEEN = 2_000_000  # entries that are looked at
 MAX_DEPTH = 200
 MAX_IGNORE_BYTES = 1024**2
+MAX_ALL_IGNORE_BYTES = 4 * 1024**2  # git keeps those of all folders on the way in memory
+MAX_IGNORE_LINES = 50_000  # in all: each name is held against each
+IGNORE_MEMORY = 1024**3
 IGNORE_WAIT_S = 20.0  # for an answer: patterns can be made that take forever
+IGNORE_ALL_S = 300.0  # for all answers
 IGNORE_PART = 16 * 1024  # bytes of names at a time: less than a pipe holds, so that nobody waits for the other
 CHUNK = 1024**2
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -156,7 +162,7 @@ class _Walk:
             return
         limit = max(MAX_FILE_BYTES, old.size if old else 0)
         try:
-            data = _content(handle, name, limit)
+            data = _content(handle, name, limit) if status.st_size <= limit else None
         except PermissionError:
             if old is not None:
                 raise
@@ -197,13 +203,24 @@ class _Ignored:
         self._work = scratch.work
         words = ("check-ignore", "-z", "--stdin", "--verbose", "--non-matching", "--no-index")
         self._git = scratch.start(*words, stdin=subprocess.PIPE, more={"GIT_LITERAL_PATHSPECS": "0"})
+        resource.prlimit(self._git.pid, resource.RLIMIT_AS, (IGNORE_MEMORY, IGNORE_MEMORY))
         self._rest = b""
+        self._bytes = self._lines = 0
+        self._waited = 0.0
 
     def add(self, folder: bytes, handle: int) -> None:
         """Take note of the .gitignore of a folder; one that is a link, or long, does not count."""
         with suppress(OSError):
             data = _content(handle, b".gitignore", MAX_IGNORE_BYTES)
             if data is not None:
+                self._bytes += len(data)
+                self._lines += data.count(b"\n") + 1
+                if self._bytes > MAX_ALL_IGNORE_BYTES or self._lines > MAX_IGNORE_LINES:
+                    raise ImpyardError(
+                        f"the clone's .gitignore files are longer than {size_text(MAX_ALL_IGNORE_BYTES)} or"
+                        f" {MAX_IGNORE_LINES} lines together",
+                        hint="look at them: the agent may have written one that takes forever",
+                    )
                 place = self._work / os.fsdecode(folder)
                 place.mkdir(parents=True, exist_ok=True)
                 (place / ".gitignore").write_bytes(data)
@@ -231,7 +248,11 @@ class _Ignored:
     def _field(self) -> bytes:
         assert self._git.stdout is not None
         while b"\0" not in self._rest:
+            began = time.monotonic()
             ready, _, _ = select.select([self._git.stdout], [], [], IGNORE_WAIT_S)
+            self._waited += time.monotonic() - began
+            if self._waited > IGNORE_ALL_S:
+                raise _unanswered()
             more = os.read(self._git.stdout.fileno(), CHUNK) if ready else b""
             if not more:
                 raise _unanswered()

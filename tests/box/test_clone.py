@@ -37,7 +37,7 @@ def test_an_agent_works_on_a_clone_of_the_project(project: Project) -> None:
     assert clone["commit"] == git(root, "rev-parse", "HEAD").strip() and clone["left_out"] == [".env", ".npmrc"]
     assert str(root / ".git") in {item["path"] for item in result.receipt["kept"]}
     assert f"impyard runs diff {run}" in result.out and f"impyard runs apply {run}" in result.out
-    assert "1 uncommitted change" not in result.out, "a new file is none that git tracks"
+    assert "not in the clone; --with-changes takes" in result.out, "a new file, too"
 
     shown = project.impyard("runs", "diff", run)
     assert shown.code == 0 and "+agent" in shown.out and "+new" in shown.out, shown

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.clone.make import Clone, covered_folders, find_project, uncommitted
+from impyard.runner.clone.make import Clone, covered_folders, find_project, uncommitted, words_about_changes
 from tests.support.repository import clone_of, commit, git, new_repository
 
 TOKEN = "//registry.example.org/:_authToken=0123456789abcdef0123"
@@ -62,7 +62,8 @@ def test_a_clone_has_what_is_committed_and_no_secret(tmp_path: Path, form: str) 
     assert git(root, "log", "-p").count("secret-in-env"), "the control: the project's own has it"
     shared = [path for path in work.rglob("*") if path.is_file() and path.stat().st_nlink > 1]
     assert shared == []
-    assert uncommitted(find_project(root, Clone())) == 1
+    assert uncommitted(find_project(root, Clone())) == 2, "one changed, one new"
+    assert words_about_changes(1).endswith("takes it along") and words_about_changes(2).endswith("takes them along")
 
 
 def test_a_secret_comes_along_when_it_is_named(tmp_path: Path) -> None:

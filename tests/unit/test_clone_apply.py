@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner.cli import main
+from impyard.runner.clone import apply_cmd
 from impyard.runner.clone import places as cloneplaces
+from impyard.runner.clone.git import SCRATCH, Scratch
 from impyard.runner.clone.make import Clone
 from impyard.runner.project import RunPaths
 from tests.support.repository import clone_of, commit, git, new_repository
@@ -196,12 +199,15 @@ def test_a_part_of_a_repository_and_a_worktree(tmp_path: Path) -> None:
 def test_a_change_of_yours_in_between_is_seen(run: RunPaths) -> None:
     place = cloneplaces.look(run.root, b"b.txt")
     (run.root / "b.txt").write_text("mine\n")
+    drafts = cloneplaces.Drafts(run.root, run.id)
+    drafts.put(b"b.txt", b"x", is_program=False, is_link=False)
     with pytest.raises(ImpyardError, match="changed meanwhile"):
-        cloneplaces.write(run.root, b"b.txt", b"x", is_program=False, is_link=False, before=place.stamp)
+        drafts.move(b"b.txt", place.stamp)
     with pytest.raises(ImpyardError, match="changed meanwhile"):
         cloneplaces.remove(run.root, b"b.txt", place.stamp)
     with pytest.raises(ImpyardError, match="changed meanwhile"):
-        cloneplaces.write(run.root, b"b.txt", b"x", is_program=False, is_link=False, before=None)
+        drafts.move(b"b.txt", None)
+    drafts.discard()
     assert (run.root / "b.txt").read_text() == "mine\n"
     assert sorted(path.name for path in run.root.iterdir()) == sorted(
         [".git", ".gitignore", "a.txt", "b.txt", "dir", "gone.txt", "runs"]
@@ -225,3 +231,100 @@ def test_a_run_without_a_clone_says_so(run: RunPaths, capsys: Any) -> None:
     shutil.rmtree(run.workspace)
     run.workspace.symlink_to("/etc")
     assert impyard(run, "diff") == 1 and "is gone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("inner", ["an empty folder", "a link to a folder"])
+def test_a_folder_with_something_of_yours_is_refused_before_anything_is_written(
+    run: RunPaths, inner: str, capsys: Any
+) -> None:
+    (run.workspace / "dir" / "x").unlink()
+    (run.workspace / "dir").rmdir()
+    (run.workspace / "dir").write_text("a file now\n")
+    if inner == "an empty folder":
+        (run.root / "dir" / "in").mkdir()
+    else:
+        (run.root / "dir" / "in").symlink_to("/etc")
+    assert impyard(run, "apply", "--yes") == 1 and "something else has its place" in capsys.readouterr().err
+    assert (run.root / "dir" / "x").read_text() == "x\n"
+    (run.root / "dir" / "in").rmdir() if inner == "an empty folder" else (run.root / "dir" / "in").unlink()
+    assert impyard(run, "apply", "--yes") == 0 and (run.root / "dir").read_text() == "a file now\n"
+
+
+def test_what_was_merged_is_there_already(run: RunPaths, capsys: Any) -> None:
+    (run.workspace / "a.txt").write_text(LINES.replace("line 3\n", "agent\n"))
+    commit(run.root, {"a.txt": LINES.replace("line 15\n", "mine\n")}, "mine")
+    assert impyard(run, "apply", "--yes") == 0
+    for words in ((), ("add", "a.txt"), ("commit", "--quiet", "--message=taken")):
+        git(run.root, *(words or ("status",)))
+        capsys.readouterr()
+        assert impyard(run, "apply", "--yes") == 0 and "all of it already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_an_apply_that_was_killed_can_be_repeated(
+    run: RunPaths, number: int, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """At each of its steps: the same is there in the end, and nothing more."""
+    (run.workspace / "a.txt").write_text(LINES.replace("line 3\n", "agent\n"))
+    commit(run.root, {"a.txt": LINES.replace("line 15\n", "mine\n")}, "mine")
+    (run.workspace / "gone.txt").unlink()
+    (run.workspace / "b.txt").write_text("agent\n")
+    (run.workspace / "new").mkdir()
+    (run.workspace / "new" / "file").write_text("agent\n")
+
+    class Killed(BaseException):
+        pass
+
+    done = 0
+
+    check = cloneplaces._check  # before each removal, and each move
+
+    def step(folder: int, name: bytes, path: bytes, before: cloneplaces.Stamp | None) -> None:
+        nonlocal done
+        done += 1
+        if done == number:
+            raise Killed
+        check(folder, name, path, before)
+
+    monkeypatch.setattr(cloneplaces, "_check", step)
+    monkeypatch.setattr(cloneplaces.Drafts, "discard", lambda _: None)  # as nobody does it then
+    if number == 5:
+        assert impyard(run, "apply", "--yes") == 0, "the control: there are four of them"
+    else:
+        with pytest.raises(Killed):
+            impyard(run, "apply", "--yes")
+        assert ".impyard-" in git(run.root, "status", "--short")
+    monkeypatch.undo()
+    assert impyard(run, "apply", "--yes") == 0, capsys.readouterr()
+    changed = ["M a.txt", " M b.txt", " D gone.txt", "?? new/", "?? runs/"]
+    assert [line for line in git(run.root, "status", "--short").splitlines() if line != "?? runs/"] == changed[:4]
+
+
+def test_a_new_file_of_yours_stops_it_before_anything_is_written(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (run.workspace / "b.txt").write_text("agent\n")
+    (run.workspace / "zew").write_text("agent\n")
+    monkeypatch.setattr(apply_cmd, "_agreed", lambda *_, **__: (run.root / "zew").write_text("mine\n"))
+    assert impyard(run, "apply") == 1 and "has changed meanwhile; nothing was changed" in capsys.readouterr().err
+    assert git(run.root, "status", "--short") == "?? zew" and (run.root / "zew").read_text() == "mine\n"
+
+
+def test_the_hint_on_a_conflict_helps(run: RunPaths, capsys: Any) -> None:
+    (run.workspace / "b.txt").write_text("agent\n")
+    (run.root / "b.txt").write_text("mine\n")
+    assert impyard(run, "apply", "--yes") == 1 and "commit or stash" in capsys.readouterr().err
+    commit(run.root, {}, "mine")
+    assert impyard(run, "apply", "--yes") == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "commit or stash" not in said and f"runs apply {run.id}" in said and "--branch NAME" in said
+
+
+def test_what_a_killed_command_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Scratch("sha1", []) as held:
+        (tmp_path / f"{SCRATCH}dead").mkdir()
+        for path in tmp_path.iterdir():
+            os.utime(path, (0, 0))
+        with Scratch("sha1", []) as other:
+            assert {path.name for path in tmp_path.iterdir()} == {one.folder.parent.name for one in (held, other)}

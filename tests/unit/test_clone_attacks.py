@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from impyard.runner.cli import main
 from impyard.runner.clone import tree as clonetree
 from impyard.runner.clone.commits import read_commits
 from impyard.runner.clone.git import Entry
-from impyard.runner.clone.paths import bare_repositories, names_git, why_held
+from impyard.runner.clone.paths import names_git, repositories, why_held
 from impyard.runner.project import RunPaths
 from tests.support.repository import clone_of, git, new_repository
 
@@ -330,4 +331,192 @@ def test_which_names_are_held_back() -> None:
     assert not why_held(b"x.pem", entry, b"-----BEGIN CERTIFICATE-----")
     for name in ("a.py", ".gitignore", ".npmrc", "-x", "policy.yaml", ".env.example", "key.py"):
         assert not why_held(name.encode(), entry), name
-    assert bare_repositories([b"a/HEAD", b"a/objects/x", b"a/refs/y", b"b/HEAD", b"HEAD", b"refs/x"]) == {b"a"}
+
+
+REPOSITORIES = {
+    "a/HEAD a/objects/x a/refs/y b/HEAD": {b"a"},
+    "a/HEAD a/objects a/refs": {b"a"},  # links, or programs
+    "a/HEAD a/commondir b/commondir": {b"a"},
+    "a/HEAD a/objects/x refs/y": set(),
+    "HEAD objects/x refs/y": {b""},
+}
+
+
+@pytest.mark.parametrize("names", REPOSITORIES)
+def test_what_git_takes_for_a_repository(names: str) -> None:
+    paths = names.encode().split()
+    assert repositories(paths, []) == REPOSITORIES[names]
+    for path in paths:  # as if all others lay there, whoever put them there
+        others = {other[:end] for other in paths for end in range(1, len(other) + 1) if other != path}
+        found = repositories([path], [], others.__contains__)
+        assert found == {folder for folder in REPOSITORIES[names] if path.startswith(folder)}
+
+
+def linked_parts(work: Path, run: str) -> None:
+    (work / "lib").mkdir()
+    (work / "lib" / "HEAD").write_text("ref: refs/heads/m\n")
+    for name in ("objects", "refs"):
+        (work / "lib" / name).symlink_to("../src")
+    (work / "lib" / "config").write_text(f'[alias]\n\tstatus2 = "!{run}"\n')
+
+
+def common_folder(work: Path, run: str) -> None:
+    for name in ("objects", "refs"):
+        (work / "lib" / "x" / name).mkdir(parents=True)
+        (work / "lib" / "x" / name / "k").touch()
+    (work / "lib" / "HEAD").write_text("ref: refs/heads/m\n")
+    (work / "lib" / "commondir").write_text("x\n")
+    (work / "lib" / "x" / "config").write_text(f'[alias]\n\tstatus2 = "!{run}"\n')
+
+
+@pytest.mark.parametrize("trick", [linked_parts, common_folder])
+def test_a_folder_that_git_takes_for_a_repository_is_held_back(
+    run: RunPaths, trick: Callable[[Path, str], None], tmp_path: Path, capsys: Any
+) -> None:
+    ran = tmp_path / "ran"
+    trick(run.workspace, f"touch {ran}")
+    assert impyard(run, "apply", "--yes") == 0
+    assert "git takes its folder for a repository" in capsys.readouterr().err and not (run.root / "lib").exists()
+    assert impyard(run, "apply", "--yes", "--take", "lib") == 0
+    git(run.root / "lib", "status2", fine=(0, 1, 128))
+    assert ran.exists(), "the control: git does obey it"
+
+
+def by_include(root: Path) -> None:
+    git(root, "config", "include.path", "../shared")
+
+
+def by_an_include_of_another_branch(root: Path) -> None:
+    git(root, "config", "includeIf.onbranch:other.path", "../more")
+    (root / "more").write_text("[include]\n\tpath = shared\n")
+
+
+def by_attributes(root: Path) -> None:
+    git(root, "config", "core.attributesFile", "shared")
+
+
+def by_a_command(root: Path) -> None:
+    git(root, "config", "diff.x.textconv", "sh -c './shared \"$1\"'")
+
+
+def by_a_linked_hook(root: Path) -> None:
+    (root / ".git" / "hooks").mkdir(exist_ok=True)
+    (root / ".git" / "hooks" / "pre-commit").symlink_to("../../shared")
+
+
+def by_linked_settings(root: Path) -> None:
+    (root / ".git" / "config").rename(root / "shared")
+    (root / ".git" / "config").symlink_to("../shared")
+
+
+def by_hooks_at_the_top(root: Path) -> None:
+    git(root, "config", "core.hooksPath", ".")
+
+
+NAMED = [
+    by_include,
+    by_an_include_of_another_branch,
+    by_attributes,
+    by_a_command,
+    by_a_linked_hook,
+    by_linked_settings,
+    by_hooks_at_the_top,
+]
+
+
+@pytest.mark.parametrize("way", NAMED)
+def test_what_your_repository_names_is_held_back(run: RunPaths, way: Callable[[Path], None], capsys: Any) -> None:
+    (run.workspace / "shared").write_text("[core]\n")
+    (run.workspace / "src" / "shared").write_text("another\n")
+    (run.root / "shared").touch()
+    way(run.root)
+    assert impyard(run, "apply", "--yes") in (0, 1)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "held back: shared: " in said and "--take shared takes it" in said
+    assert "held back: src" not in said, "the control"
+
+
+def test_hooks_over_a_link_are_held_back_wherever_it_leads(tmp_path: Path, capsys: Any) -> None:
+    root = new_repository(tmp_path / "p", {"tools/hooks/pre-commit": "#!/bin/sh\n", "other/x": "x\n"})
+    (root / "hk").symlink_to("tools/hooks")
+    git(root, "add", "hk")
+    git(root, "commit", "--quiet", "--message=hk")
+    git(root, "config", "core.hooksPath", "hk")
+    paths, _ = clone_of(root)
+    work = paths.workspace
+    (work / "tools" / "hooks" / "pre-commit").write_text("#!/bin/sh\n: agent\n")
+    (work / "other" / "pre-commit").write_text("#!/bin/sh\n: agent\n")
+    (work / "hk").unlink()
+    (work / "hk").symlink_to("other")
+    assert impyard(paths, "apply", "--yes") == 0
+    said = capsys.readouterr()
+    assert "held back: hk: your git runs" in said.err and "held back: tools/hooks/pre-commit: your git" in said.err
+    assert "held back: other/pre-commit: your git" in said.err
+    assert impyard(paths, "apply", "--yes", "--take", "hk") == 0 and os.readlink(root / "hk") == "other"
+    assert "held back: other/pre-commit: your git runs" in capsys.readouterr().err
+
+
+CHAINS: dict[str, tuple[dict[str, str], set[str]]] = {
+    "over a link that leads up": (
+        {"a/b/c/s": "../../..", "t": "a/b/c/s/../../../x", "pol": "a/b/c/s/policies", "rr": "a/b/c/s/runs"},
+        {"t", "pol", "rr"},
+    ),
+    "over an absolute one": ({"etc": "/etc", "p": "etc/passwd"}, {"etc", "p"}),
+    "in a circle": ({"one": "two", "two": "one"}, {"one", "two"}),
+    "inside": ({"a/b/s": "..", "t": "a/b/s/b/../../src/a.py"}, set()),
+    "yours is turned": ({"turn": "a/b/c"}, {"turn"}),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_links_are_followed_over_links(tmp_path: Path, name: str, capsys: Any) -> None:
+    root = new_repository(tmp_path / "p", {"a/b/c/x": "x\n", "turn/d/e/f/x": "x\n", "src/a.py": "a\n"})
+    (root / "mine").symlink_to("turn/../../../src")
+    (root / "turn" / "in").symlink_to("d/e/f")
+    shutil.rmtree(root / "turn")
+    (root / "turn").symlink_to("a/b/c")
+    if name == "yours is turned":  # a/b/c/../../../src is src; x/../../../src is outside
+        git(root, "add", "--all")
+        git(root, "commit", "--quiet", "--message=links")
+        (root / "y").mkdir()
+    links, held = CHAINS[name]
+    paths, _ = clone_of(root)
+    for path, text in links.items():
+        place = paths.workspace / path
+        if place.is_symlink():
+            place.unlink()
+            text = "src"
+        elif place.is_dir():
+            shutil.rmtree(place)
+        place.symlink_to(text)
+    assert impyard(paths, "apply", "--yes") in (0, 1)
+    said = capsys.readouterr().err
+    assert {line.split(": ")[1] for line in said.splitlines() if line.startswith("held back")} >= held, said
+    assert held or "held back" not in said
+
+
+def test_an_agents_commit_and_ignore_files_do_not_take_long(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    work, base = run.workspace, git(run.workspace, "rev-parse", "HEAD")
+    tree = git(work, "rev-parse", "HEAD^{tree}")
+    for author in ("A <B> <a@b.test> 1 +0000", " <>" * 20_000):
+        text = f"tree {tree}\nparent {base}\nauthor {author}\ncommitter A <a@b.test> 1 +0000\n\nx\n"
+        made = git(work, "hash-object", "-w", "-t", "commit", "--literally", "--stdin", data=text.encode())
+        git(work, "update-ref", "HEAD", made)
+        began = time.process_time()
+        [commit] = read_commits(work, base, "sha1").found
+        assert time.process_time() - began < 1 and (commit.author == "A") == author.startswith("A")
+    with open(work / "huge", "wb") as file:
+        file.truncate(100 * clonetree.MAX_FILE_BYTES)
+    for number in range(100):
+        os.link(work / "huge", work / f"huge{number}")
+    began = time.process_time()
+    assert impyard(run, "diff", "--name-only") == 0 and "it is larger than" in capsys.readouterr().err
+    assert time.process_time() - began < 3, "none of them is read"
+    for limit in ("MAX_ALL_IGNORE_BYTES", "MAX_IGNORE_LINES"):
+        monkeypatch.setattr(clonetree, limit, 5)
+        (work / ".gitignore").write_text("a\n" * 5)
+        assert impyard(run, "diff") == 1 and "are longer than" in capsys.readouterr().err
+        monkeypatch.undo()
+    assert impyard(run, "diff", "--name-only") == 0, "the control"
