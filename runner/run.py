@@ -300,7 +300,7 @@ class _Run:
         stage = self.enclosure.stage
         assert stage is not None
         if self.screen is not None and self.probes and all(probe.get("ok") for probe in self.probes):
-            self._show(self.screen.begin, stage.send, self.enclosure.paths.terminal_log)
+            self._show(self.screen.begin, stage.send, self.enclosure.paths.terminal_log, lambda: self._on_signal(0))
 
     @contextmanager
     def _screen_for_the_box(self) -> Iterator[None]:
@@ -323,14 +323,16 @@ class _Run:
 
     def _on_signal(self, _number: int) -> None:
         """In a signal handler: end the box, from a thread, as the main one may be writing to a terminal that stands
-        still. A second signal also gives up on that terminal."""
+        still. A second signal also gives up on that terminal, but for one that a box writes to all the time.
+
+        Also called by the thread that reads the keys of a person at the box's own UI."""
         self.interrupts += 1
         stage = self.enclosure.stage
         assert stage is not None
         # An agent that is not there yet has nothing to store, and its relay may not hear a SIGTERM yet.
         politely = self.interrupts == 1 and self.probes is not None
         threading.Thread(target=stage.end, args=("interrupted",), kwargs={"politely": politely}, daemon=True).start()
-        if self.interrupts > 1 and self.showing:
+        if self.interrupts > 1 and self.showing and self.screen is None:
             raise TimeoutError("nobody reads the output")
 
     def _give_up_if_stalled(self) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal, at every stage of a run.
+"""Ctrl-C, Ctrl-\\, SIGTERM and a closed terminal, at every stage of a run.
 
 While a run is prepared, a signal raises `Interrupted` in the main thread; while it runs, it is handed to the main loop;
 while it is taken down, it is noted and changes nothing, so that nothing is left behind.
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Interrupted(BaseException):
@@ -40,7 +40,9 @@ class Signals:
 
     def __exit__(self, *_exc: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # Who ends a run by Ctrl-\ may hold it down, and this process has its exit status yet to say.
+            held = number == signal.SIGQUIT and number in self.received
+            signal.signal(number, signal.SIG_IGN if held else handler)
 
     @contextmanager
     def shielded(self) -> Iterator[None]:

@@ -7,13 +7,13 @@ transcript, `terminal.log`.
 
 from __future__ import annotations
 
-import sys
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from impyard.runner.outcome import Event
 from impyard.runner.receipt import Receipt
@@ -26,17 +26,20 @@ MAX_LATER = 100  # things to say at the end
 MAX_TRANSCRIPT = 256 * 1024 * 1024
 TITLE_CHARS = 60
 TITLE_PAUSE_S = 0.5
+SELECT_UTF8 = b"\x1b%G"  # ISO 2022; said where nobody says how a terminal is set, which may be in 8 bits
 SAVE_TITLE, RESTORE_TITLE = b"\x1b[22;2t", b"\x1b[23;2t"
 
 
 class InteractiveView:
     """The view of a run with a terminal. `inner` shows what comes before and after."""
 
-    def __init__(self, inner: View, terminal: UserTerminal, *, ascii_only: bool = False) -> None:
+    def __init__(self, inner: View, terminal: UserTerminal, *, ascii_only: bool = False, charset: bytes = b"") -> None:
         self._inner = inner
         self._terminal = terminal
         self._filter = ScreenFilter(ascii_only=ascii_only)
+        self._charset = charset
         self._has_screen = False
+        self._torn = False  # a write did not come to its end
         self._later: deque[tuple[Callable[..., None], Any]] = deque()
         self._unsaid = 0
         self._denied = 0
@@ -54,13 +57,13 @@ class InteractiveView:
         self._inner.opening(run, model, workspace, ceiling_s)
         self._inner.note("pi's own screen follows; leave it as ever (/quit). Three times Ctrl-\\ ends the run at once")
 
-    def begin(self, send: Send, transcript: Path) -> None:
-        """The agent starts: the terminal is the box's. Raises OSError."""
+    def begin(self, send: Send, transcript: Path, end: Callable[[], None]) -> None:
+        """The agent starts: the terminal is the box's. `end` ends the run. Raises OSError."""
         with suppress(OSError):
             self._transcript = open(transcript, "ab", buffering=0)  # noqa: SIM115 - closed when the screen is left
         self._has_screen = True
-        self._terminal.enter(send)
-        self._terminal.write(SAVE_TITLE + title(f"impyard {self._run}"))
+        self._terminal.enter(send, end)
+        self._terminal.write(self._charset + SAVE_TITLE + title(f"impyard {self._run}"))
 
     def screen(self, data: bytes) -> None:
         """Show what the agent's terminal got. Raises OSError."""
@@ -69,14 +72,17 @@ class InteractiveView:
             self._stored += len(shown)
             with suppress(OSError):
                 self._transcript.write(shown)
+        self._torn = True
         self._terminal.write(shown)
+        self._torn = False
 
     def leave(self) -> None:
         """The terminal is the person's again. Safe at any time."""
         if not self._has_screen:
             return
         self._has_screen = False
-        self._terminal.leave(self._filter.undo() + RESTORE_TITLE + b"\r\n\x1b[J")
+        last = self._filter.undo(torn=self._torn) + RESTORE_TITLE + b"\r\n\x1b[J"
+        self._terminal.leave(last, asked=self._filter.asked)
         if self._transcript is not None:
             self._transcript.close()
 
@@ -102,6 +108,8 @@ class InteractiveView:
             show(what)
         if self._unsaid:
             self._inner.note(f"and {self._unsaid} more")
+        if receipt.exit_reason != "finished" and (words := self._filter.last_words.strip()):
+            self._inner.note(f"pi's last words: {visible(' '.join(words.split()))}")
         self._inner.closing(receipt, command, log, more)
 
     def _say_later(self, show: Callable[..., None], what: Any) -> None:
@@ -115,8 +123,26 @@ class InteractiveView:
 
 def make_interactive(inner: View) -> InteractiveView:
     """The view on this process's terminal."""
-    is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return InteractiveView(inner, UserTerminal(), ascii_only=not is_utf8)
+    charset = charset_of(_environment_at_start())
+    return InteractiveView(
+        inner, UserTerminal(), ascii_only=charset == "other", charset=SELECT_UTF8 if charset == "unknown" else b""
+    )
+
+
+def charset_of(environ: Mapping[bytes, bytes]) -> Literal["utf-8", "other", "unknown"]:
+    """What a terminal takes bytes for, by the locale that the variables name (POSIX, section 8.2)."""
+    for name in (b"LC_ALL", b"LC_CTYPE", b"LANG"):
+        if value := environ.get(name):
+            return "utf-8" if b"utf8" in value.lower().replace(b"-", b"") else "other"
+    return "unknown"
+
+
+def _environment_at_start() -> dict[bytes, bytes]:
+    """Python itself names UTF-8 in its environment, and its streams, where the locale is C (PEP 538, 540)."""
+    with suppress(OSError):
+        pairs = Path("/proc/self/environ").read_bytes().split(b"\0")
+        return {name: value for name, _, value in (pair.partition(b"=") for pair in pairs)}
+    return dict(os.environb)
 
 
 def title(text: str) -> bytes:

@@ -12,6 +12,8 @@ shortest form, so that a terminal sees nothing half, whatever the box sends and 
     CSI      n A..H n;m d f  (cursor)   n J n K (erase, not the scrollback)   n L M P X @ S T (shift)   list m (colour)
              ? modes h l of MODES       >4;n m (key encoding)     > n u, < n u (kitty's keyboard stack, its own pushes)
              c and ?u (the two questions)
+
+Text behind the alternate screen is kept apart (`last_words`): there pi names a command that goes on without a box.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ MODES = frozenset((7, 25, 1000, 1002, 1003, 1004, 1006, 1049, 2004, 2026))
 ON_AT_START = frozenset((7, 25))
 ALTERNATE = 1049
 QUESTIONS = 8  # of each kind; pi asks once, and again after its UI was left for an editor
-MAX_PUSHES = 16
+MAX_PUSHES = 4  # pi makes one; a terminal keeps few, and drops that of who had it before
+MAX_LAST_WORDS = 4096
 
 _TOKEN = re.compile(
     # Not the controls, and not the marks of writing direction, which can show one text as another.
@@ -61,6 +64,10 @@ class ScreenFilter:
         self._changed: set[int] = set()  # modes that are not as they were at the start
         self._pushes = {False: 0, True: 0}  # kitty keeps a stack for each of the two screens
         self._keys_changed = False
+        self._touched: set[int] = set()  # modes that were ever switched
+        self._left_alternate = False
+        self.asked = False  # whether the terminal has something to answer
+        self.last_words = ""  # what came behind the alternate screen, whole characters
 
     def feed(self, data: bytes) -> bytes:
         """What of `data`, and of what was held back before, may be written now."""
@@ -83,7 +90,9 @@ class ScreenFilter:
             if kind == "wait":
                 self._rest = token[0]
                 break
-            if kind == "text":
+            if kind == "text" and self._left_alternate:
+                self.last_words = (self.last_words + token[0])[:MAX_LAST_WORDS]
+            elif kind == "text":
                 out.append(token[0])
             elif kind == "csi" and self._may_pass(token["csi"]):
                 out.append(f"\x1b[{token['csi']}")
@@ -92,23 +101,27 @@ class ScreenFilter:
             place = token.end()
         return "".join(out).encode("ascii", "replace") if self._ascii_only else "".join(out).encode()
 
-    def undo(self) -> bytes:
-        """What takes back the modes that are on: written when the box is over, however it ended."""
+    def undo(self, *, torn: bool = False) -> bytes:
+        """What takes back the modes that are on: written when the box is over, however it ended. With `torn`, not all
+        that `feed` returned was written, so every mode that was ever switched is."""
+        changed = self._touched if torn else self._changed
         out = []
-        if 2026 in self._changed:
+        if 2026 in changed:
             out.append("\x1b[?2026l")
         if self._keys_changed:
             out.append("\x1b[>4m")
-        was_alternate = ALTERNATE in self._changed
-        if self._pushes[was_alternate]:
-            out.append(f"\x1b[<{self._pushes[was_alternate]}u")
-        out += [f"\x1b[?{mode}l" for mode in sorted(self._changed - ON_AT_START - {2026, ALTERNATE})]
-        if was_alternate:
+        is_alternate = ALTERNATE in changed
+        if self._pushes[True]:  # that stack is reached from its screen only
+            out.append(f"\x1b[?{ALTERNATE}h" * (not is_alternate) + f"\x1b[<{self._pushes[True]}u")
+            is_alternate = True
+        out += [f"\x1b[?{mode}l" for mode in sorted(changed - ON_AT_START - {2026, ALTERNATE})]
+        if is_alternate:
             out.append(f"\x1b[?{ALTERNATE}l")
-            if self._pushes[False]:
-                out.append(f"\x1b[<{self._pushes[False]}u")
-        out += [f"\x1b[?{mode}h" for mode in sorted(self._changed & ON_AT_START)]
+        if self._pushes[False]:
+            out.append(f"\x1b[<{self._pushes[False]}u")
+        out += [f"\x1b[?{mode}h" for mode in sorted(changed & ON_AT_START)]
         self._changed.clear()
+        self._touched.clear()
         self._pushes = {False: 0, True: 0}
         self._keys_changed = False
         return "".join([*out, "\x1b[0m"]).encode()
@@ -119,6 +132,7 @@ class ScreenFilter:
             return True
         if csi in self._asked:
             self._asked[csi] += 1
+            self.asked = True
             return self._asked[csi] <= QUESTIONS
         if match := _MODE.fullmatch(csi):
             return self._switch([int(number) for number in match[1].split(";")], match[2] == "h")
@@ -134,15 +148,18 @@ class ScreenFilter:
                 return False  # what lies below is of who had the terminal before
             self._pushes[screen] -= count
             return True
-        if match := _KEYS.fullmatch(csi):
-            self._keys_changed = match[1] not in (None, "0")
+        if _KEYS.fullmatch(csi):
+            self._keys_changed = True  # also by what takes it back: somebody else may have had it on
             return True
         return False
 
     def _switch(self, modes: list[int], on: bool) -> bool:
         if not MODES.issuperset(modes):
             return False
+        self._touched.update(modes)
         for mode in modes:
+            if mode == ALTERNATE:
+                self._left_alternate = not on and (ALTERNATE in self._changed or self._left_alternate)
             if on == (mode in ON_AT_START):
                 self._changed.discard(mode)
             else:

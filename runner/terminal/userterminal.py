@@ -27,6 +27,10 @@ CHUNK = 4096
 MAX_WAITING = 1024 * 1024  # typed bytes that a box does not take; what is typed then is lost
 RETRY_S = 0.05
 LAST_WRITE_S = 1.0
+# Where the cursor is: answered behind all that was asked before, so what comes next is typed by a person.
+LAST_QUESTION, LAST_ANSWER = b"\x1b[6n", re.compile(rb"\x1b\[\d+;\d+R")
+ANSWER_S, FIRST_ANSWER_S = 1.5, 0.2  # for one that has answered before, and for one that never has
+ANSWER = re.compile(rb"\x1b\[\?[\d;]*[cu]")
 END_PRESSES, END_WITHIN_S = 3, 2.0
 # Ctrl-\ as a terminal sends it: plain, in kitty's protocol (a press or a repeat; caps and num lock add 64 and 128), and
 # as xterm's modifyOtherKeys does.
@@ -57,6 +61,7 @@ class UserTerminal:
         self._pressed: list[float] = []
         self._closing = False
         self._redraw = False
+        self._answered = False
 
     def size(self) -> tuple[int, int]:
         """Rows and columns."""
@@ -66,10 +71,13 @@ class UserTerminal:
                 return min(found.lines, 0xFFFF), min(found.columns, 0xFFFF)
         return SIZE_UNKNOWN
 
-    def enter(self, send: Send) -> None:
+    def enter(self, send: Send, end: Callable[[], None]) -> None:
         """Give the terminal to the box. `send` takes what box/terminal.py reads, as much of it as it can without
-        waiting, and says how much; OSError once the box is gone. Raises OSError when the terminal is gone."""
-        self._send = send
+        waiting, and says how much; OSError once the box is gone. `end` is called, in another thread, when the person
+        ends the run. Raises OSError when the terminal is gone."""
+        self._send, self._end = send, end
+        # Of its own: when nobody reads what a command prints, standard output is led elsewhere.
+        self._out = os.dup(self._target)
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             self._before = termios.tcgetattr(self._source)
@@ -78,6 +86,8 @@ class UserTerminal:
             raise OSError(*exc.args) from exc
         for number in (signal.SIGWINCH, signal.SIGCONT):
             self._handlers[number] = signal.signal(number, self._on_signal)
+        # In the background, a look at the terminal's settings would stop this process for good.
+        self._handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         self._thread = threading.Thread(target=self._read_keys, daemon=True, name="keys")
         self._thread.start()
 
@@ -86,14 +96,15 @@ class UserTerminal:
         view = memoryview(data)
         while view:
             try:
-                view = view[os.write(self._target, view) :]
+                view = view[os.write(self._out, view) :]
             except BlockingIOError:  # somebody else who has this terminal made it so
-                select.select([], [self._target], [])
+                select.select([], [self._out], [])
 
-    def leave(self, last: bytes = b"") -> None:
+    def leave(self, last: bytes = b"", *, asked: bool = False) -> None:
         """Take the terminal back, after writing `last` where that does not block. Safe to call at any time, and twice.
 
-        Answers of the terminal that nobody has read must not be typed into what comes next: they are thrown away.
+        Answers of the terminal that nobody has read must not be typed into what comes next: they are thrown away, and
+        waited for when something was `asked`.
         """
         if self._before is None:
             return
@@ -103,21 +114,42 @@ class UserTerminal:
         if self._thread is not None:
             self._thread.join(timeout=2.0)
         with suppress(OSError, ValueError):
-            if select.select([], [self._target], [], LAST_WRITE_S)[1]:
-                os.write(self._target, last)
-        with suppress(OSError, termios.error):
-            termios.tcflush(self._source, termios.TCIFLUSH)
-            termios.tcsetattr(self._source, termios.TCSANOW, before)
+            if select.select([], [self._out], [], LAST_WRITE_S)[1]:
+                os.write(self._out, last + (LAST_QUESTION if asked else b""))
+                if asked:
+                    self._await_answers()
+        if self._is_ours():
+            with suppress(OSError, termios.error):
+                termios.tcflush(self._source, termios.TCIFLUSH)
+                termios.tcsetattr(self._source, termios.TCSANOW, before)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if self._thread is None or not self._thread.is_alive():
-            for handle in (self._wake_reader, self._wake_writer):
+            for handle in (self._wake_reader, self._wake_writer, self._out):
                 os.close(handle)
+
+    def _await_answers(self) -> None:
+        """Read up to the answer to the last question, for as long as a slow line may take."""
+        deadline = time.monotonic() + (ANSWER_S if self._answered else FIRST_ANSWER_S)
+        got = b""
+        while not LAST_ANSWER.search(got):
+            if not select.select([self._source], [], [], max(deadline - time.monotonic(), 0))[0]:
+                return
+            if not (data := os.read(self._source, CHUNK)):
+                return
+            got = got[-CHUNK:] + data
+
+    def _is_ours(self) -> bool:
+        """Whether this process has the terminal. In the background, its shell has set it its own way."""
+        try:
+            return os.tcgetpgrp(self._source) == os.getpgrp()
+        except OSError:
+            return True  # no job control here, as in a test
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if self._before is None:
             return
-        if number == signal.SIGCONT:  # the shell has set the terminal its own way meanwhile
+        if number == signal.SIGCONT and self._is_ours():  # the shell has set the terminal its own way meanwhile
             with suppress(OSError, termios.error):
                 tty.setraw(self._source, termios.TCSANOW)
             self._redraw = True
@@ -150,6 +182,7 @@ class UserTerminal:
                 except OSError:
                     keys = b""
                 source_open = bool(keys)  # at its end a SIGHUP follows
+                self._answered = self._answered or ANSWER.search(keys) is not None
                 self._look_for_end(keys)
                 if keys and len(waiting) < MAX_WAITING:
                     waiting += message(b"k", keys)
@@ -168,7 +201,7 @@ class UserTerminal:
         self._pressed = [at for at in self._pressed if at > now - END_WITHIN_S]
         if len(self._pressed) >= END_PRESSES:
             self._pressed.clear()
-            os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does for any other run; again: without patience
+            self._end()  # as Ctrl-C does for any other run; again: without patience
 
 
 def message(kind: bytes, content: bytes) -> bytes:

@@ -142,9 +142,40 @@ def test_afterwards_the_terminal_is_as_it_was(data: bytes) -> None:
             stacks[screen] -= int(numbers or 1)
             assert stacks[screen] >= 0
         elif private == b">" and final == b"m":
-            keys = numbers not in (b"4", b"4;0")
+            keys = numbers != b"4"
     assert (on, stacks, keys) == ({7, 25}, {False: 0, True: 0}, False)
     assert used.undo() == b"\x1b[0m"
+
+
+@pytest.mark.parametrize(
+    ("data", "last"),
+    [
+        (b"\x1b[?1049h\x1b[>31u\x1b[?1049l", b"\x1b[?1049h\x1b[<1u\x1b[?1049l\x1b[0m"),
+        (b"\x1b[>1u\x1b[?1049h\x1b[>31u", b"\x1b[<1u\x1b[?1049l\x1b[<1u\x1b[0m"),
+        (b"\x1b[>4;0m", b"\x1b[>4m\x1b[0m"),
+    ],
+)
+def test_what_was_pushed_is_taken_back_where_it_is(data: bytes, last: bytes) -> None:
+    used = ScreenFilter()
+    assert used.feed(data) == data
+    assert used.undo() == last
+
+
+def test_what_was_only_partly_written_is_taken_back_whole() -> None:
+    used = ScreenFilter()
+    used.feed(b"\x1b[?1003h\x1b[?25l")
+    used.feed(b"\x1b[?1003l\x1b[?25h")
+    assert used.undo(torn=True) == b"\x1b[?1003l\x1b[?25h\x1b[0m"
+    assert used.undo(torn=True) == b"\x1b[0m"
+
+
+def test_words_behind_the_alternate_screen_are_kept_apart() -> None:
+    used = ScreenFilter()
+    shown = used.feed(b"\x1b[?1049hUI\x1b[?1049l\x1b[?25hresume: pi --session x\r\n")
+    assert shown == b"\x1b[?1049hUI\x1b[?1049l\x1b[?25h"
+    assert used.last_words == "resume: pi --session x\r\n"
+    assert used.feed(b"\x1b[?1049hUI again") == b"\x1b[?1049hUI again"
+    assert ScreenFilter().feed(b"no such screen\x1b[?1049l, so it is shown").endswith(b"shown")
 
 
 def test_pushes_have_a_bound() -> None:

@@ -24,7 +24,7 @@ def outcome(code: str, **more: object) -> str:
     return str(done.stdout) + str(done.stderr)
 
 
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
 def test_while_preparing_a_signal_ends_the_work(number: str) -> None:
     code = f"with Signals():\n try:\n  send(signal.{number}); print('went on')\n except Interrupted:\n  print('ended')"
     assert outcome(code) == "ended\n"

@@ -10,13 +10,14 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner.terminal import userterminal
-from impyard.runner.terminal.interactive import InteractiveView, title
-from impyard.runner.terminal.userterminal import END_KEY, UserTerminal, check_terminal, message
+from impyard.runner.terminal.interactive import InteractiveView, charset_of, title
+from impyard.runner.terminal.userterminal import END_KEY, LAST_QUESTION, UserTerminal, check_terminal, message
 from tests.support.waiting import wait_until
 
 
@@ -26,6 +27,10 @@ class Box:
     def __init__(self) -> None:
         self.got = b""
         self.slow = self.gone = False
+        self.ended = 0
+
+    def end(self) -> None:
+        self.ended += 1
 
     def send(self, data: bytes) -> int:
         if self.gone:
@@ -58,7 +63,7 @@ def bed() -> Iterator[Bed]:
 
 
 def test_keys_go_on_as_they_are_and_the_size_before_them(bed: Bed) -> None:
-    bed.terminal.enter(bed.box.send)
+    bed.terminal.enter(bed.box.send, bed.box.end)
     assert termios.tcgetattr(bed.near) != bed.before
     keys = b"x\x03\x1a\r" + bytes(range(128, 256))
     os.write(bed.far, keys)
@@ -67,7 +72,7 @@ def test_keys_go_on_as_they_are_and_the_size_before_them(bed: Bed) -> None:
 
 
 def test_a_new_size_is_told_and_after_a_stop_all_is_drawn_anew(bed: Bed) -> None:
-    bed.terminal.enter(bed.box.send)
+    bed.terminal.enter(bed.box.send, bed.box.end)
     wait_until(lambda: bed.box.got)
     bed.box.got = b""
     termios.tcsetwinsize(bed.near, (50, 160))
@@ -82,7 +87,7 @@ def test_a_new_size_is_told_and_after_a_stop_all_is_drawn_anew(bed: Bed) -> None
 
 def test_it_comes_back_as_it_was_and_answers_that_nobody_read_are_thrown_away(bed: Bed) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGWINCH, signal.SIGCONT)]
-    bed.terminal.enter(bed.box.send)
+    bed.terminal.enter(bed.box.send, bed.box.end)
     bed.box.gone = True
     os.write(bed.far, b"x")
     wait_until(lambda: bed.terminal._thread and not bed.terminal._thread.is_alive())
@@ -97,22 +102,68 @@ def test_it_comes_back_as_it_was_and_answers_that_nobody_read_are_thrown_away(be
     assert handlers == [signal.getsignal(number) for number in (signal.SIGWINCH, signal.SIGCONT)]
 
 
+@pytest.mark.parametrize("answers_s", [0.0, 0.4])
+def test_answers_that_are_slow_are_waited_for(bed: Bed, answers_s: float) -> None:
+    """As over a slow line: they come when the box is gone, and would be typed into the shell."""
+    bed.terminal.enter(bed.box.send, bed.box.end)
+    os.write(bed.far, b"\x1b[?62;22c")
+    wait_until(lambda: bed.terminal._answered)
+
+    def answer() -> None:
+        wait_until(lambda: LAST_QUESTION in os.read(bed.far, 100))
+        time.sleep(answers_s)
+        os.write(bed.far, b"\x1b[?62;22c\x1b[?0u\x1b[5;1R")
+
+    terminal = threading.Thread(target=answer)
+    terminal.start()
+    bed.terminal.leave(b"last", asked=True)
+    terminal.join()
+    os.set_blocking(bed.near, False)
+    with pytest.raises(BlockingIOError):
+        os.read(bed.near, 100)
+
+
+def test_it_comes_back_also_when_standard_output_was_given_up(bed: Bed) -> None:
+    near = os.dup(bed.near)
+    terminal = UserTerminal(bed.near, near)
+    terminal.enter(bed.box.send, bed.box.end)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, near)  # as streams.give_up does
+    terminal.leave(b"last")
+    assert os.read(bed.far, 100) == b"last"
+    os.close(null)
+    os.close(near)
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({b"LC_ALL": b"C", b"LANG": b"de_DE.UTF-8"}, "other"),
+        ({b"LC_ALL": b"", b"LC_CTYPE": b"en_US.utf8"}, "utf-8"),
+        ({b"LANG": b"en_US.ISO-8859-1"}, "other"),
+        ({b"LANG": b"C.UTF-8"}, "utf-8"),
+        ({}, "unknown"),
+    ],
+)
+def test_what_the_terminal_takes_bytes_for_is_what_the_locale_names(environ: dict[bytes, bytes], found: str) -> None:
+    """Python's own streams say UTF-8 in each of these."""
+    assert charset_of(environ) == found
+
+
 def test_a_box_that_takes_no_keys_can_still_be_ended_and_fills_no_memory(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    signals = []
     monkeypatch.setattr(userterminal, "MAX_WAITING", 5000)
-    monkeypatch.setattr("impyard.runner.terminal.userterminal.os.kill", lambda _pid, number: signals.append(number))
     bed.box.slow = True
-    bed.terminal.enter(bed.box.send)
+    bed.terminal.enter(bed.box.send, bed.box.end)
     for _ in range(10):
         os.write(bed.far, b"x" * 1000)
     for _ in range(2):
         os.write(bed.far, b"\x1c")
     time.sleep(0.2)
-    assert signals == []
+    assert bed.box.ended == 0
     os.write(bed.far, b"\x1c")
-    wait_until(lambda: signals == [signal.SIGINT])
+    wait_until(lambda: bed.box.ended == 1)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +186,12 @@ def test_the_key_that_ends_a_run_is_known_in_each_of_its_forms(keys: bytes, coun
 
 
 def test_presses_that_are_apart_end_nothing(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    signals = []
-    monkeypatch.setattr("impyard.runner.terminal.userterminal.os.kill", lambda _pid, number: signals.append(number))
+    bed.terminal._end = bed.box.end
     now = iter([0.0, 1.0, 2.5, 2.6])
     monkeypatch.setattr("impyard.runner.terminal.userterminal.time.monotonic", lambda: next(now))
     for expected in (0, 0, 0, 1):
         bed.terminal._look_for_end(b"\x1c")
-        assert len(signals) == expected
+        assert bed.box.ended == expected
 
 
 def test_no_terminal_or_a_dumb_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,14 +224,15 @@ def test_what_there_is_to_say_waits_until_the_screen_is_the_persons_again(bed: B
     words = Words()
     view = InteractiveView(words, bed.terminal)  # type: ignore[arg-type]
     view.note("before")
-    view.begin(bed.box.send, tmp_path / "log")  # type: ignore[operator]
+    view.begin(bed.box.send, tmp_path / "log", bed.box.end)  # type: ignore[operator]
     reader = threading.Thread(target=lambda: os.read(bed.far, 100_000), daemon=True)
     reader.start()
     view.note("meanwhile")
     for _ in range(300):
         view.denied({"method": "GET", "host": "x.test"})
     assert words.said == [("note", "before")]
-    view.closing("receipt", "look", "log")  # type: ignore[arg-type]
+    receipt = SimpleNamespace(exit_reason="finished")
+    view.closing(receipt, "look", "log")  # type: ignore[arg-type]
     assert words.said[1:3] == [("note", "meanwhile"), ("denied", {"method": "GET", "host": "x.test"})]
-    assert words.said[-2:] == [("note", "and 201 more"), ("closing", "receipt", "look", "log", ())]
+    assert words.said[-2:] == [("note", "and 201 more"), ("closing", receipt, "look", "log", ())]
     assert termios.tcgetattr(bed.near) == bed.before
