@@ -47,9 +47,9 @@ def apply(run: str, project: Path | None, take: Sequence[str], branch: str | Non
     project = project or click.get_current_context().obj
     root = find_root(project)
     with opened(root, run) as work:
-        if work.run.lives or work.run.doubt:
-            why = work.run.doubt or f"run {work.run.id} is still at work"
-            raise ImpyardError(why, hint=f"wait for its end, or `impyard runs stop {work.run.id}`")
+        if work.busy:
+            why = work.busy.doubt or f"run {work.busy.id} is still at work"
+            raise ImpyardError(why, hint=f"wait for its end, or `impyard runs stop {work.busy.id}`")
         names = _names(take, work)
         repository = Project(root)
         if repository.prefix != work.made.prefix or repository.form != work.made.form:

@@ -156,17 +156,20 @@ class Project:
             return {}
         return parsed_tree(self.git(*LS_TREE, name, doing=f"read commit {commit[:12]}"))
 
-    def index(self) -> tuple[Tree, set[bytes]]:
-        """The project's files as they are staged, and those that a merge has left open."""
-        staged, is_open = Tree(), set[bytes]()
-        for line in self.git("ls-files", "--stage", "-z", doing="read the index").split(b"\0")[:-1]:
+    def index(self) -> tuple[Tree, set[bytes], set[bytes]]:
+        """The project's files as they are staged; those that a merge has left open; and those that a sparse checkout
+        has no files for."""
+        staged, is_open, sparse = Tree(), set[bytes](), set[bytes]()
+        for line in self.git("ls-files", "--stage", "-t", "-z", doing="read the index").split(b"\0")[:-1]:
             facts, _, path = line.partition(b"\t")
-            mode, item, stage = facts.decode("ascii").split()
+            tag, mode, item, stage = facts.decode("ascii").split()
+            if tag == "S":
+                sparse.add(path)
             if stage == "0":
                 staged[path] = Entry(mode, item)
             else:
                 is_open.add(path)
-        return staged, is_open
+        return staged, is_open, sparse
 
     def setting(self, name: str, kind: str = "") -> str | None:
         """One of the caller's settings, by git's own reading."""

@@ -19,6 +19,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner.clone.git import Entry, Project, Scratch, quoted_folders, write_repository
 from impyard.runner.project import RunPaths
 from impyard.runner.secretfiles.scan import Found, scan, shown
+from impyard.runner.text import visible
 
 NAMED = 4
 BASE = "base"  # in a run's folder
@@ -62,7 +63,7 @@ def make_clone(
     with Scratch(project.form, [project.objects]) as scratch:
         if os.path.exists(project.common / "shallow"):
             shutil.copyfile(project.common / "shallow", scratch.folder / "shallow")
-        start = _start_tree(project, wanted, scratch)
+        start = _start_tree(project, wanted, scratch, note)
         repository = _new_repository(paths.workspace, project, paths)
         index = repository / "index"
         scratch.git("read-tree", start, index=index, doing="read the project's tree")
@@ -108,7 +109,7 @@ def uncommitted(project: Project) -> int:
     return out.count(b"\0")
 
 
-def _start_tree(project: Project, wanted: Clone, scratch: Scratch) -> str:
+def _start_tree(project: Project, wanted: Clone, scratch: Scratch, note: Callable[[str], None]) -> str:
     """The tree to begin with: what was committed, or what lies in the project, in the form that git would store."""
     if not wanted.changes:
         name = f"{project.head}:{project.prefix}" if project.prefix else f"{project.head}^{{tree}}"
@@ -127,9 +128,18 @@ def _start_tree(project: Project, wanted: Clone, scratch: Scratch) -> str:
     runs = re.sub(r"([\\*?\[\]!# ])", r"\\\1", f"{project.prefix}runs/")
     ignored.write_bytes(b"".join(line + b"\n" for line in _lines_of(_own_ignored(project))) + os.fsencode(f"/{runs}\n"))
     setting = f"core.excludesFile={ignored}"
-    project.git("-c", setting, "add", "--all", "--", ".", env=env, doing="take along what is not committed")
-    words = ["write-tree", *([f"--prefix={project.prefix}"] if project.prefix else [])]
-    return project.git(*words, env=env, doing="take along what is not committed").decode().strip()
+    doing = "take along what is not committed"
+    words = ("-c", setting, "add", "--all", "--ignore-errors", "--", ".")
+    if project.ask(*words, env=env, doing=doing, fine=(0, 1))[0]:
+        left = ("-c", setting, "ls-files", "-z", "--others", "--modified", "--exclude-standard")
+        names = sorted(set(project.git(*left, env=env, doing=doing).split(b"\0")) - {b""})
+        if not names:
+            project.git(*words, env=env, doing=doing)  # it says why
+        said = ", ".join(visible(os.fsdecode(name)) for name in names[:NAMED])
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        note(f"not in the clone as they are, as git cannot read them, or takes them for a repository: {said}{more}")
+    prefix = [f"--prefix={project.prefix}"] if project.prefix else []
+    return project.git("write-tree", *prefix, env=env, doing="take along what is not committed").decode().strip()
 
 
 def _new_repository(workspace: Path, project: Project, paths: RunPaths) -> Path:

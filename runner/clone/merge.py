@@ -20,6 +20,7 @@ from impyard.runner.clone.work import Work
 
 ATTRIBUTES = ("text", "crlf", "eol", "ident", "working-tree-encoding", "filter")
 FILES = ("100644", "100755")
+BINARY_BYTES = 8000  # git looks for a NUL in them (xdiff-interface.c, FIRST_FEW_BYTES)
 # What stands in the way and is not committed: it can be put away.
 NOT_COMMITTED = "you have changed it and not committed that"
 IN_THE_WAY = "a file of yours is there"
@@ -84,7 +85,7 @@ class _Yours:
     def __init__(self, work: Work, project: Project, paths: Collection[bytes]) -> None:
         self.work, self.project = work, project
         self.head = project.tree(project.head)
-        self.staged, self.open = project.index()
+        self.staged, self.open, self.sparse = project.index()
         self.attributes = _attributes(project, paths)
         self.autocrlf = (project.setting("core.autocrlf") or "false").lower() in ("true", "input")
 
@@ -119,6 +120,10 @@ class _Yours:
             return committed is None and staged is None
         return mine.same(committed) and mine.same(staged)
 
+    def is_text(self, new: Entry | None) -> bool:
+        """Whether `runs diff` shows what is in a file of the agent's, by git's rule."""
+        return new is None or b"\0" not in self.work.scratch.content(new.id)[:BINARY_BYTES]
+
     def content(self, entry: Entry) -> bytes:
         env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_folders([self.work.scratch.objects])}
         return self.project.git("cat-file", "blob", entry.id, env=env, doing="read a file of yours")
@@ -136,12 +141,15 @@ def _decide(yours: _Yours, path: bytes, old: Entry | None, new: Entry | None, pl
         return None, OTHER
     mine = yours.entry(path, place)
     kind = "delete" if new is None else "add" if mine is None else "change"
-    step = Step(path, kind, new, place, yours.converts(path), remark(path, new, old))
+    step = Step(path, kind, new, place, yours.converts(path), remark(path, new, old, yours.is_text(new)))
+    staged = yours.staged.get(path)
+    if mine is None and path in yours.sparse:
+        has_it = new is not None and new.same(staged)
+        return None, "" if has_it else "your sparse checkout leaves it out"
     if new is None and mine is None:
         return None, ""
     if new is not None and new.same(mine):
         return None, ""
-    staged = yours.staged.get(path)
     if staged is not None and staged.mode == SUBMODULE:
         return None, "it is a submodule of yours"
     is_free = mine is None and old is None and yours.is_clean(path, mine)

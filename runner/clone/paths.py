@@ -125,7 +125,7 @@ def in_repository(path: bytes, folders: Collection[bytes]) -> bool:
     return any(path[:number] in folders for number, char in enumerate(path) if char == _SLASH)
 
 
-def remark(path: bytes, entry: Entry | None, old: Entry | None) -> str:
+def remark(path: bytes, entry: Entry | None, old: Entry | None, is_text: bool = True) -> str:
     """What to say of a change that is taken, "" for nothing."""
     parts = _text(path).split("/")
     if _RUN_SOON.intersection(parts) or path.startswith(b".github/workflows/"):
@@ -136,9 +136,8 @@ def remark(path: bytes, entry: Entry | None, old: Entry | None) -> str:
         return ""
     if entry.mode == LINK:
         return "a link"
-    if entry.mode == "100755" and (old is None or old.mode != "100755"):
-        return "a program"
-    return ""
+    found = ["a program"] if entry.mode == "100755" and (old is None or old.mode != "100755") else []
+    return "; ".join(found + ([] if is_text else ["no text: `runs diff` does not show it"]))
 
 
 def _suspect(path: bytes) -> Suspect | None:

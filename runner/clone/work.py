@@ -36,7 +36,7 @@ class Made:
 @dataclass(frozen=True, slots=True)
 class Work:
     """`base` is the tree that the agent began with, `tree` the id of what is there now. `workspace` is the clone, to be
-    read with care. Valid while `opened` is."""
+    read with care. `busy` is the run that is, or may be, still at work in it. Valid while `opened` is."""
 
     run: runs_.Run
     made: Made
@@ -45,6 +45,7 @@ class Work:
     base: Tree
     left: Left
     tree: str
+    busy: runs_.Run | None = None
 
 
 @contextmanager
@@ -64,11 +65,21 @@ def opened(root: Path, text: str) -> Iterator[Work]:
     for folder in (paths.folder, kept, paths.workspace):
         if folder.is_symlink() or not folder.is_dir():
             raise ImpyardError(f"{folder} is gone, and with it what the agent did", hint="`impyard runs list`")
+    busy = _at_work(root, run, made)
     with Scratch(made.form, [kept]) as scratch:
         base = scratch.tree(made.tree)
         left = read_left(paths.workspace, base, _exclude(kept), scratch)
         tree = scratch.write_tree(made.tree, left.changes)
-        yield Work(run, made, paths.workspace, scratch, base, left, tree)
+        yield Work(run, made, paths.workspace, scratch, base, left, tree, busy)
+
+
+def _at_work(root: Path, run: runs_.Run, made: Made) -> runs_.Run | None:
+    """The run, or another that has gone on in its workspace, if one may still be at work there."""
+    for other in (run, *runs_.look(root, runs_.ids(root))):
+        is_here = other.id in (run.id, made.run) or made.run in runs_.needed_by([other])
+        if is_here and (other.lives or other.doubt):
+            return other
+    return None
 
 
 def read_made(receipt: Mapping[str, Any]) -> Made | None:

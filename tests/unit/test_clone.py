@@ -185,3 +185,12 @@ def test_what_cannot_be_cloned_is_said(tmp_path: Path) -> None:
     (empty / "a").write_text("a\n")
     paths, _ = clone_of(empty, Clone(changes=True))
     assert names(paths.workspace) == {"a"} and receipt_of(paths.folder)["commit"] is None
+
+
+def test_what_git_cannot_take_along_is_left_out_and_said(tmp_path: Path) -> None:
+    root = new_repository(tmp_path / "p", FILES)
+    git(root, "init", "--quiet", "nested")
+    (root / "new.txt").write_text("new\n")
+    paths, notes = clone_of(root, Clone(changes=True))
+    assert (paths.workspace / "new.txt").exists() and not (paths.workspace / "nested").exists()
+    assert any("takes them for a repository: nested/" in note for note in notes)

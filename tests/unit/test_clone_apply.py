@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner import leftovers
 from impyard.runner.cli import main
 from impyard.runner.clone import apply_cmd
 from impyard.runner.clone import places as cloneplaces
 from impyard.runner.clone.git import SCRATCH, Scratch
 from impyard.runner.clone.make import Clone
 from impyard.runner.project import RunPaths
+from impyard.runner.receipt import write_json
 from tests.support.repository import clone_of, commit, git, new_repository
 
 LINES = "".join(f"line {number}\n" for number in range(20))
@@ -328,3 +330,36 @@ def test_what_a_killed_command_left_is_removed(tmp_path: Path, monkeypatch: pyte
             os.utime(path, (0, 0))
         with Scratch("sha1", []) as other:
             assert {path.name for path in tmp_path.iterdir()} == {one.folder.parent.name for one in (held, other)}
+
+
+def test_no_clone_is_applied_while_a_run_works_in_it(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("impyard.runner.engine.boxes", lambda _run=None: [])
+    (run.workspace / "b.txt").write_text("agent\n")
+    other = RunPaths(run.root, "20260101-000000-0002")
+    other.folder.mkdir()
+    me = {f"runner_{name}": value for name, value in leftovers.this_process().items()}
+    receipt = {"run": other.id, "workspace": str(run.workspace), "exit_reason": "running", **me}
+    write_json(other.receipt, receipt)
+    assert impyard(run, "apply", "--yes") == 1 and f"run {other.id} is still at work" in capsys.readouterr().err
+    assert impyard(run, "diff") == 0 and f"run {other.id} is still at work" in capsys.readouterr().err
+    write_json(other.receipt, {**receipt, "exit_reason": "finished"})
+    assert impyard(run, "apply", "--yes") == 0, "the control"
+
+
+def test_what_a_sparse_checkout_leaves_out_is_said(run: RunPaths, capsys: Any) -> None:
+    (run.workspace / "dir" / "x").write_text("agent\n")
+    git(run.root, "status")  # else git takes the copied files for changed ones
+    git(run.root, "sparse-checkout", "set", "--no-cone", "/*", "!/dir")
+    assert impyard(run, "apply", "--yes") == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "dir/x: your sparse checkout leaves it out" in said and "stash" not in said and "--branch NAME" in said
+
+
+def test_what_the_difference_does_not_show_is_marked(run: RunPaths, capsys: Any) -> None:
+    (run.workspace / "s.sh").write_bytes(b"#!/bin/sh\n#\0\n: hidden\n")
+    (run.workspace / "t.sh").write_bytes(b"#!/bin/sh\n: shown\n")
+    assert impyard(run, "apply", "--yes") == 0
+    said = capsys.readouterr().out
+    assert "A s.sh  (no text: `runs diff` does not show it)" in said and "A t.sh\n" in said
