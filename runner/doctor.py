@@ -57,7 +57,7 @@ def doctor(project: Path | None, secrets: bool, as_json: bool) -> int:
 
     \b
     impyard doctor             Docker, the image, the project and its policy, keys
-    impyard doctor --secrets   also each file that the box would not be shown
+    impyard doctor --secrets   also each file that the box would see
     """
     checks = []
     for found in examine(project, thorough=secrets):

@@ -42,7 +42,13 @@ MOST_HOSTS = 1000
 @click.option(
     "--listen", default=LISTEN, show_default=True, metavar="HOST:PORT", help="A loopback address; port 0: any."
 )
-@click.option("--policy", type=click.Path(path_type=Path), multiple=True, help=f"Instead of {POLICY}; repeatable.")
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help=f"Instead of {POLICY}. May be given again.",
+)
 @click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
 @click.option("--json", "as_json", is_flag=True, help="Show the decisions as JSON lines.")
 @click.option("--inject", "inject", is_flag=True, help="Put the vault's credentials on requests, for all who connect.")

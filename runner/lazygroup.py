@@ -62,7 +62,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
-            close = difflib.get_close_matches(name, known, 1)
+            same = [each for each in known if sorted(each) == sorted(name)]  # two letters changed places
+            close = same or difflib.get_close_matches(name, known, 1)
             proposal = f"; did you mean '{close[0]}'?" if close else ""
             raise click.UsageError(f"no such command '{name}'{proposal}", ctx)
         return super().resolve_command(ctx, args)

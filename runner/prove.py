@@ -48,12 +48,21 @@ NAMED = ", ".join(f"{key} ({name})" for key, name in GROUPS.items())
 
 @click.command()
 @click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
-@click.option("--policy", type=click.Path(path_type=Path), multiple=True, help="Instead of the project's; repeatable.")
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Instead of the project's. May be given again.",
+)
 @click.option("--image", help="Prove this image instead of impyard's own.")
 @click.option("--json", "as_json", is_flag=True, help="The claims as one JSON document.")
 @click.option("--deep", is_flag=True, help="Also make hundreds of attempts to get past the judge.")
 @click.option(
-    "--group", type=click.Choice(list(GROUPS)), multiple=True, help=f"With --deep: only these, of {NAMED}; repeatable."
+    "--group",
+    type=click.Choice(list(GROUPS)),
+    multiple=True,
+    help=f"With --deep: only these, of {NAMED}. May be given again.",
 )
 @click.option("--proxy", metavar="URL", help="With --deep: make them against this proxy instead, without a box.")
 @click.option("--ca", type=click.Path(path_type=Path, exists=True), help="The authority that --proxy signs with.")

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import TextIO
 
 MIN_COLUMNS = 40
+_QUOTED = re.compile(r"`[^`\n]+`")
+_KEPT = "\0"  # a blank at which no line ends; no text that is visible has it
 _STARS = re.compile(r"\*{9,}")
 
 
@@ -73,18 +75,20 @@ def columns_of(stream: TextIO) -> int | None:
 
 def wrapped(text: str, columns: int | None, hanging: str = "") -> str:
     """`text`, one line, as lines of at most `columns`, broken between words only; `hanging` goes before each line but
-    the first. A word that is longer than a line stays whole: it may be a path, to be copied."""
+    the first. A word that is longer than a line stays whole, as does what is in backquotes: it may be a path or a
+    command, to be copied."""
     if columns is None or len(text) <= columns:
         return text
     start = text[: len(text) - len(text.lstrip())]
-    return textwrap.fill(
-        text,
+    filled = textwrap.fill(
+        _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), text),
         columns,
         subsequent_indent=hanging or start,
         break_long_words=False,
         break_on_hyphens=False,
         replace_whitespace=False,
     )
+    return filled.replace(_KEPT, " ")
 
 
 def beside(left: str, right: str, width: int, columns: int | None) -> str:

@@ -233,7 +233,13 @@ def _say_lints(before: Contents, done: Put, root: Path) -> None:
     known = {(lint.code, lint.message) for lint in lints(before, root=root)}
     for lint in lints(done.contents, root=root, policy=done.policy):
         if (lint.code, lint.message) not in known:
-            say(f"note: {lint.message}; {lint.instead}", fg="yellow")
+            if lint.code == "never-decides":
+                say(
+                    f"note: the rule at {lint.file}:{lint.line} has no effect any more; you may leave it out",
+                    fg="yellow",
+                )
+            else:
+                say(f"note: {lint.message}; {lint.instead}", fg="yellow")
 
 
 def _refused(apart: Apart, asked: Recorded | None) -> ImpyardError:

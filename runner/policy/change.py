@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from impyard.runner.policy.put import Contents
 from impyard.runner.policy.read import read_files
 from impyard.runner.policy.recorded import decisions, key_of, upgrade_of
 from impyard.runner.policy.replay import NotRecorded, Recorded, Replay
-from impyard.runner.text import shortened, visible
+from impyard.runner.text import columns_of, shortened, visible, wrapped
 from impyard.runner.typed import as_typed
 
 LONGEST = 120  # characters of a request that is named
@@ -87,10 +88,13 @@ def carry_out(before: Contents, after: Contents, root: Path, others: Sequence[Fl
     say_flips(others)
     if yes and others:
         raise unasked()
+    now = dict(before)
     for path, old, new in changed:
         if not policywrite.sure(path, root, yes=yes):
             return False
+        policywrite.check_same(tuple(now.items()), root, but=path)
         policywrite.replace(path, root, old, new, is_locked=yes)
+        now[path] = new
         click.echo(f"changed {visible(shown(path, root))}; it counts from the next request on", err=True)
     return True
 
@@ -123,4 +127,5 @@ def say_flips(others: Sequence[Flip]) -> None:
 
 def say(text: str, **style: bool | str) -> None:
     """A remark on stderr; commands in it as they can be typed, what a terminal would obey escaped."""
-    click.secho(visible(as_typed(text)), err=True, **style)  # type: ignore[arg-type]
+    text = wrapped(visible(as_typed(text)), columns_of(sys.stderr), "  ")
+    click.secho(text, err=True, **style)  # type: ignore[arg-type]

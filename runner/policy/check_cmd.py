@@ -62,7 +62,9 @@ def check(files: tuple[Path, ...], project: Path | None, strict: bool, as_json: 
         hint = exc.hint
         if any(fault.file.endswith(ENDING) for fault in exc.faults):
             hint = f"`impyard policy test` is for files that end in {ENDING}: they hold expectations, no policy"
-        raise ImpyardError(f"{count}: this policy would not be used, and everything be denied", hint=hint) from exc
+        raise ImpyardError(
+            f"{count}: this policy would not be used, and everything would be denied", hint=hint
+        ) from exc
     if as_json:
         report |= {
             "hash": policy.hash,

@@ -18,6 +18,7 @@ from pathlib import Path
 from impyard.addon.errors import Fault, ImpyardError, PolicyError
 from impyard.addon.judge import Decision
 from impyard.addon.policy import Policy
+from impyard.addon.policyfile import METHODS
 from impyard.addon.reasons import REASONS
 from impyard.addon.yamlnodes import Mapping, Node, Nodes, Scalar, Sequence_, is_empty, nearest, short
 from impyard.runner.policy.asked import Asked, asked, sent
@@ -148,7 +149,14 @@ def _expectation(nodes: Nodes, node: Node, file: str) -> Expectation | None:
     by = nodes.text(values["by"], "by") if "by" in values else ""
     websocket = nodes.boolean(values["websocket"], "websocket") if "websocket" in values else False
     body = nodes.integer(values["body_bytes"], "body_bytes") if "body_bytes" in values else 0
+    if "by" in values and by == "":
+        nodes.fault(values["by"], "by is empty; write the rule's name, or leave it out")
     method, _, url = requests[0].strip().partition(" ")
+    # One in lower case may be meant: that it is denied is worth a test.
+    if method.upper() not in METHODS and (meant := nearest(method, METHODS)):
+        nodes.fault(key_node, f'unknown method "{short(method)}"; did you mean {meant}?')
+    if "#" in url:
+        nodes.fault(key_node, "no client sends what follows a #; leave it out, or write %23")
     try:
         request = asked(method, url.strip(), body_bytes=body or 0, websocket=bool(websocket))
     except ImpyardError as exc:

@@ -26,7 +26,7 @@ LABEL = 10  # the width of the words on the left
 
 @click.command()
 @click.argument("method")
-@click.argument("url")
+@click.argument("url", required=False)
 @project_option
 @policy_option
 @click.option(
@@ -37,7 +37,7 @@ LABEL = 10  # the width of the words on the left
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def explain(
     method: str,
-    url: str,
+    url: str | None,
     project: Path | None,
     policies: tuple[Path, ...],
     body_bytes: int,
@@ -57,10 +57,15 @@ def explain(
     """
     from impyard.addon.errors import PolicyError
     from impyard.addon.policy import Policy, read_policy
+    from impyard.addon.yamlnodes import short
     from impyard.runner.policy.asked import asked, sent
     from impyard.runner.policy.explain import explain as explained
     from impyard.runner.policy.read import read_files
 
+    if url is None:
+        if "/" in method:
+            raise click.UsageError(f"the method is missing: write it first, as in GET {short(method)}")
+        raise click.UsageError("explain takes METHOD URL; `impyard decisions show ID` explains what was decided")
     try:
         request = asked(method, url, body_bytes=body_bytes, websocket=websocket)
     except ImpyardError as exc:

@@ -9,7 +9,7 @@ from impyard.runner.policy.lint import Finding, Subject
 from impyard.runner.policy.lint_ask import WRITES, attempt, finding, is_about
 from impyard.runner.policy.lint_shadow import denies_between
 from impyard.runner.policy.places import Placed
-from impyard.runner.policy.regexask import is_everything
+from impyard.runner.policy.regexask import beginning, is_everything
 from impyard.runner.policy.regexlang import Unknown
 
 # Hosts on which a request of this kind stores what is sent: (host, method, path, what). A rule that has the path's last
@@ -40,6 +40,9 @@ _UPLOADS = (
     ("gitlab.com", "POST", "/api/v4/snippets", "a snippet"),
     ("huggingface.co", "POST", "/api/models/owner/repo/commit/main", "commits"),
     ("huggingface.co", "POST", "/owner/repo/git-receive-pack", "commits"),
+    ("pastebin.com", "POST", "/api/api_post.php", "a paste"),
+    ("s3.amazonaws.com", "PUT", "/owner/file", "a file"),
+    ("storage.googleapis.com", "PUT", "/owner/file", "a file"),
 )
 _ODD_PATH = "/~zq/-9x.~"  # what matches all paths matches this one
 _WILD = re.compile(r"[*+\[]|\.[{?]?")
@@ -75,8 +78,9 @@ def _uploads(subject: Subject, placed: Placed, rule: Rule) -> Finding | None:
     for host, method, path, what in _UPLOADS:
         entry = placed.entry
         fits = entry.host in (host, "*") or (entry.host.startswith("*.") and host.endswith(entry.host[1:]))
-        if not fits or not is_about(rule, method) or path.rpartition("/")[2] in rule.path:
+        if not fits or not is_about(rule, method) or _names(rule.path, path.rpartition("/")[2]):
             continue
+        path = _with_owner(path, rule.path)
         tried = attempt(subject, entry, method, path, host=host)
         if tried.by(rule) and tried.decision.allowed:
             return finding(
@@ -87,6 +91,21 @@ def _uploads(subject: Subject, placed: Placed, rule: Rule) -> Finding | None:
                 example=tried.text,
             )
     return None
+
+
+def _names(expression: str, word: str) -> bool:
+    """Whether the word stands in the expression, not as part of another."""
+    return re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", expression) is not None
+
+
+def _with_owner(path: str, expression: str) -> str:
+    """The path with the owner and the repository that the expression begins with, if it names them."""
+    named = beginning(expression).split("/")[:-1]
+    parts = path.split("/")
+    return "/".join(
+        named[number] if part in ("owner", "repo") and number < len(named) else part
+        for number, part in enumerate(parts)
+    )
 
 
 def _wide(subject: Subject, placed: Placed, rule: Rule) -> Finding | None:

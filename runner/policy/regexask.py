@@ -58,13 +58,13 @@ def meet(one: str, other: str) -> bool:
 
 def begin_alike(one: str, other: str) -> bool:
     """Whether the literal beginnings of two expressions leave it open that they meet."""
-    first, second = _beginning(one), _beginning(other)
+    first, second = beginning(one), beginning(other)
     size = min(len(first), len(second))
     return first[:size] == second[:size]
 
 
 @lru_cache(maxsize=1 << 17)
-def _beginning(expression: str) -> str:
+def beginning(expression: str) -> str:
     """The text that all that an expression matches begins with, as far as it is written out."""
     tree = tree_of(expression)
     found = ""

@@ -166,6 +166,17 @@ def _check_same(target: Path, name: str, old: bytes) -> None:
         )
 
 
+def check_same(contents: Sequence[tuple[Path, bytes]], root: Path | None, *, but: Path) -> None:
+    """Raises ImpyardError when another file than `but`, which is looked at when it is replaced, is not as it was: they
+    are one policy."""
+    for path, data in contents:
+        if path != but:
+            try:
+                _check_same(Path(os.path.realpath(path)), shown(path, root), data)
+            except OSError as exc:
+                raise ImpyardError(f"{shown(path, root)} cannot be read: {_why(exc)}", hint="do it again") from exc
+
+
 def _write(temporary: Path, data: bytes, like: Path) -> None:
     """A new file with this content, on the disk, with owner, mode and attributes of the other."""
     found = like.stat()

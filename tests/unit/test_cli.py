@@ -142,7 +142,7 @@ def test_the_hint_names_the_command_that_was_called(args: str, named: str, capsy
 
 
 def test_a_slip_of_the_pen_gets_a_proposal(capsys: pytest.CaptureFixture[str]) -> None:
-    for args, meant in (("decision", "decisions"), ("dcotor", "doctor")):
+    for args, meant in (("decision", "decisions"), ("dcotor", "doctor"), ("rusn", "runs")):
         assert main(args.split()) == 2
         assert f"did you mean '{meant}'?" in capsys.readouterr().err
     assert main(["quite-another"]) == 2

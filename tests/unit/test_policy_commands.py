@@ -333,6 +333,9 @@ def test_no_file_at_all_is_an_error(project: Path, capsys: pytest.CaptureFixture
         ("GET https://a.test/: deny no-rul", 'no policy denies for "no-rul"; did you mean no-rule?'),
         ("GET https://a.test/: deny busy", 'no policy denies for "busy"'),
         ("GET https://a.test/: allow rule", "write allow, deny or deny REASON"),
+        ("POTS https://a.test/: deny", 'unknown method "POTS"; did you mean POST?'),
+        ("{GET https://a.test/: allow, by: ''}", "by is empty"),
+        ("GET https://a.test/a#/../b: allow", "no client sends what follows a #"),
         ("GET https://a..test/: allow", ":1:3: the host of the URL"),
         ("{GET https://a.test/: allow, dscription: x}", 'unknown key "dscription"; did you mean description?'),
         ("{GET https://a.test/: allow, GET https://b.test/: allow}", "one METHOD URL, not 2"),
@@ -375,3 +378,13 @@ def test_expectations_are_never_a_policy(project: Path, capsys: pytest.CaptureFi
     assert "`impyard policy test` is for files that end in _test.yaml" in capsys.readouterr().err
     assert main(["policy", "check"]) == 0
     assert "1 entry, 2 rules" in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [("https://a.test/x", "as in GET https://a.test/x"), ("debf.9", "`impyard decisions show ID`")]
+)
+def test_one_word_too_few_is_answered_with_what_is_missing(
+    word: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["policy", "explain", word]) == 2
+    assert said in capsys.readouterr().err

@@ -305,8 +305,8 @@ def test_a_recorded_request_that_a_deny_of_its_query_denied_is_no_part_of_what_w
     other = project.ask("POST", "https://api.example.org/b?force=2")
     wide = FORCE + "      - {action: ALLOW, method: POST, path: /b}\n"
     wanted = of_asked(asked("POST", "https://api.example.org/b"))
-    policies = [read_policy([(project.policy, text.encode())]) for text in (FORCE, wide)]
-    (flip,) = flips(project.log, [wanted.host], *policies, [wanted])
+    before, after = (read_policy([(project.policy, text.encode())]) for text in (FORCE, wide))
+    (flip,) = flips(project.log, [wanted.host], before, after, [wanted])
     assert (flip.what, flip.id, flip.opened) == ("POST https://api.example.org/b?force=2", other, True)
 
 
@@ -314,6 +314,7 @@ def test_what_was_allowed_is_denied_by_its_id(project: AskedProject, told: Any) 
     first = project.ask("GET", "https://api.example.org/repos/a")
     status, _, err = told("deny", first, "--yes")
     assert status == 0 and "still allows" in err  # what `policy check` has to say about it
+    assert "no effect" not in err
     assert not allowed(project, "GET", "https://api.example.org/repos/a")
     assert allowed(project, "GET", "https://api.example.org/repos/b")
     assert "denied already" in told("deny", first, "--yes")[2]
@@ -357,6 +358,31 @@ def test_somebody_elses_edit_while_the_question_stands_is_kept(
     status, _, err = told("allow", "GET", "https://b.example.org/x")
     assert status == 1 and "was changed meanwhile" in err
     assert project.policy.read_text() == theirs
+
+
+def test_of_several_files_none_may_change_while_the_question_stands(
+    project: AskedProject, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = project.policy.with_name("z.yaml")
+    other.write_text("networkPolicies: []\n")
+    files = ("--policy", str(project.policy), "--policy", str(other))
+
+    def person(*_: object, **__: object) -> bool:
+        other.write_text("broken")
+        return True
+
+    monkeypatch.setattr(policywrite, "sure", person)
+    status, _, err = told("allow", "GET", "https://api.example.org/x", *files)
+    assert status == 1 and "z.yaml was changed meanwhile" in err and project.policy.read_text() == POLICY
+
+
+def test_the_way_back_says_what_has_no_effect_any_more(project: AskedProject, told: Any) -> None:
+    first = project.ask("GET", "https://api.example.org/x")
+    assert told("allow", first, "--yes")[0] == 0
+    (line,) = [n for n, text in enumerate(project.policy.read_text().split("\n"), 1) if text.endswith("path: /x")]
+    status, _, err = told("deny", first, "--yes")
+    assert status == 0 and "has no effect any more; you may leave it out" in err and "put it below" not in err
+    assert f"policies/gateway.yaml:{line} " in err
 
 
 def test_two_at_once_are_both_written(project: AskedProject) -> None:

@@ -29,6 +29,13 @@ def test_a_line_is_broken_between_words_only() -> None:
     assert lines == ["mend:", "  a/very/long/path/that/is/to/be/copied", "  and some-words", "  behind it"]
 
 
+def test_a_command_in_backquotes_is_never_broken() -> None:
+    text = "hint: this is denied, and `impyard policy allow ID` lets it through: `impyard decisions`"
+    assert [line for line in wrapped(text, 40, "  ").splitlines() if line.count("`") % 2] == []
+    assert wrapped(text, 40, "  ").replace("\n ", "") == text
+    assert "  `impyard policy allow ID` lets it" in wrapped(text, 40, "  ").splitlines()
+
+
 def test_a_wrapped_line_keeps_its_indent() -> None:
     assert wrapped("    one two three", 11) == "    one two\n    three"
 
