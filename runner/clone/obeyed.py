@@ -1,4 +1,4 @@
-"""What lies in a project and your git obeys: what any of your settings names, and what a link in your repository means.
+"""What lies in a project and your git obeys: what your settings, hooks, and links in your repository name.
 
 Which settings name a program or a file is not for us to list: each word of each value counts as a path, but for
 settings that cannot name one. Asks git for the settings, in your own repository; the places are looked up by Links.
@@ -14,8 +14,10 @@ from pathlib import Path
 
 from impyard.runner.clone.git import GitFailed, Project
 from impyard.runner.clone.links import Links
+from impyard.runner.gitsettings import text_of_file
 
 MAX_FILES = 64  # with settings
+MAX_HOOKS = 200
 HOOKS = "your git runs the hooks in it"
 # No paths, but names, addresses and words for people; a word of these may well be the name of a folder.
 _NO_PATHS = {
@@ -32,7 +34,7 @@ _NO_PATHS = {
     "maintenance",
 }
 _NO_PATH = {"url", "pushurl", "fetch", "push", "insteadof", "pushinsteadof", "worktree", "active"}
-_BETWEEN = re.compile(r"[\s;|&()<>\"'`=!,$:]+")
+_BETWEEN = re.compile(r"(?:[\s;|&()<>\"'`=!,:{}]|\$\w*)+")
 _ARE_PATHS = ("path", "file", "dir", "directory")
 
 
@@ -120,6 +122,13 @@ def named_by_git(project: Project) -> list[Named]:
                 found[Named(str(place), HOOKS if hooks else "a link in your repository leads to it")] = None
             elif place.name in ("config", "config.worktree"):
                 files.append(place)  # of a submodule
+    folders = [folder / "hooks" for folder in project.git_folders]
+    for folder in {*folders, *(Path(one.path) for one in found if one.hooks)}:
+        for text in _hooks_in(folder):
+            for word in set(_BETWEEN.split(text)) - {""}:  # "$TOP/x" is read as /x
+                found[Named(str(project.top / word.lstrip("/")), "a hook of yours names it", False)] = None
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    found[Named(f"{home}/git/attributes", "your git obeys it")] = None
     for file in files:
         if file not in seen and file.is_file():
             if len(seen) > MAX_FILES:
@@ -164,6 +173,16 @@ def _settings(project: Project, *words: str) -> Iterator[tuple[Path | None, str,
         key, _, value = text.partition("\n")
         kind, _, name = origin.partition(":")
         yield (project.top / name if kind == "file" else None), key, value
+
+
+def _hooks_in(folder: Path) -> Iterator[str]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if not name.endswith(".sample"))
+    except OSError:
+        return
+    for name in names[:MAX_HOOKS]:
+        if (folder / name).is_file():
+            yield text_of_file(folder / name).replace("\0", " ")
 
 
 def _looked_through(folder: Path) -> Iterator[Path]:

@@ -413,7 +413,20 @@ def by_hooks_at_the_top(root: Path) -> None:
     git(root, "config", "core.hooksPath", ".")
 
 
+def by_a_hook(root: Path) -> None:
+    (root / ".git" / "hooks").mkdir(exist_ok=True)
+    (root / ".git" / "hooks" / "pre-push").write_text('#!/bin/sh\nexec "$(git rev-parse --show-toplevel)"/shared src\n')
+
+
+def by_attributes_of_yours(root: Path) -> None:
+    place = Path(os.environ["XDG_CONFIG_HOME"]) / "git" / "attributes"
+    place.parent.mkdir(parents=True)
+    place.symlink_to(root / "shared")
+
+
 NAMED = [
+    by_a_hook,
+    by_attributes_of_yours,
     by_include,
     by_an_include_of_another_branch,
     by_attributes,
@@ -425,7 +438,10 @@ NAMED = [
 
 
 @pytest.mark.parametrize("way", NAMED)
-def test_what_your_repository_names_is_held_back(run: RunPaths, way: Callable[[Path], None], capsys: Any) -> None:
+def test_what_your_repository_names_is_held_back(
+    run: RunPaths, way: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
     (run.workspace / "shared").write_text("[core]\n")
     (run.workspace / "src" / "shared").write_text("another\n")
     (run.root / "shared").touch()
