@@ -10,8 +10,9 @@ from impyard.addon.hostproxies import HostProxies, NoProxy
 from impyard.addon.injectedheaders import Injection
 from impyard.addon.judge import Decision, Verdict
 from impyard.addon.policy import Proxy
+from impyard.addon.publicaddresses import leads_inside
 from impyard.addon.request import Request
-from impyard.addon.resolve import PrivateAddress, Resolver, Unresolvable, leads_inside
+from impyard.addon.resolve import PrivateAddress, Resolver, Unresolvable
 
 
 @dataclass(frozen=True, slots=True)

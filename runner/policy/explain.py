@@ -7,11 +7,12 @@ uses. No click, no files.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from impyard.addon.errors import PolicyError
-from impyard.addon.judge import Decision, Question, Trace, compared, judge, last_match
-from impyard.addon.policy import Policy
+from impyard.addon.judge import Decision, Question, Trace, Verdict, compared, judge, last_match
+from impyard.addon.policy import Policy, Proxy
+from impyard.addon.publicaddresses import leads_inside
 from impyard.addon.readings import Ambiguous
 from impyard.addon.request import Request
 from impyard.addon.rules import Entry, MatchFailed, Rule
@@ -68,6 +69,16 @@ def explain(request: Request, policy: Policy | PolicyError) -> Explanation:
     elif trace.about and not trace.covering:
         considered = tuple(_elsewhere(request, trace))
     return Explanation(decision, tuple(readings), considered)
+
+
+def routed(request: Request, found: Explanation) -> Explanation:
+    """The same, with the denial of what the rules allow where the gateway needs to ask nobody for it: the host is a
+    private address, or named so, and the policy does not say where it leads."""
+    decision = found.decision
+    if not decision.allowed or not isinstance(decision.upstream, Proxy | None) or not leads_inside(request.host):
+        return found
+    hint = f"write `upstream` into the entry of {request.host}: nothing private is reached otherwise"
+    return replace(found, decision=replace(decision, verdict=Verdict.DENY, reason="private-address", hint=hint))
 
 
 def _read(trace: Trace, question: Question) -> Reading:

@@ -51,7 +51,7 @@ def explain(
     impyard policy explain GET https://api.github.com/repos/ada/engine
     impyard policy explain POST api.openai.com/v1/files --body-bytes 1000000
 
-    A URL without a scheme is https. Nothing is sent. Not looked at: addresses of the host, secrets in the request.
+    A URL without a scheme is https. Nothing is sent. Not looked at: addresses of a name, secrets in the request.
 
     Exit status: 0 it would be allowed, 1 denied, 2 wrong usage.
     """
@@ -60,6 +60,7 @@ def explain(
     from impyard.addon.yamlnodes import short
     from impyard.runner.policy.asked import asked, sent
     from impyard.runner.policy.explain import explain as explained
+    from impyard.runner.policy.explain import routed
     from impyard.runner.policy.read import read_files
 
     if url is None:
@@ -76,7 +77,7 @@ def explain(
         policy = read_policy(read_files(files, root), root=root)
     except PolicyError as exc:
         policy = exc
-    found = explained(sent(request), policy)
+    found = routed(sent(request), explained(sent(request), policy))
     if as_json:
         faults = [str(fault) for fault in policy.faults] if isinstance(policy, PolicyError) else []
         click.echo(json.dumps({**as_document(request, found), "faults": faults}, indent=2))
@@ -144,7 +145,7 @@ def _show(asked: Asked, found: Explanation, broken: ImpyardError | None, show_al
         _line("rule", f'"{decision.rule}", {decision.at}', columns)
     if decision.nearest is not None:
         _line("nearest", f"{decision.nearest.at} ({decision.nearest.failed})", columns)
-    if decision.hint and decision.reason in ("malformed", "ambiguous-path"):
+    if decision.hint and decision.reason in ("malformed", "ambiguous-path", "private-address"):
         _line("hint", decision.hint, columns)
     if decision.allowed:
         _show_way(asked, decision, columns)

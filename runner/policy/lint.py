@@ -29,6 +29,7 @@ CODES: dict[str, str] = {
     "wide-inject": "the same, with a credential put on",
     "wide-beside-narrow": "an ALLOW of every path that makes narrower ones beside it pointless",
     "any-host": "an ALLOW for hosts that anybody can have",
+    "private-host": "an ALLOW for a private address without `upstream`, which is denied all the same",
     "host-spelling": "one host in two spellings",
     "unknown-method": "a method that does not exist",
     "unknown-field": "a field in a header of `inject` that looks like a slip of the pen",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 
 from impyard.addon.policyfile import METHODS
+from impyard.addon.publicaddresses import leads_inside
 from impyard.addon.yamlnodes import Scalar, Sequence_, short
 from impyard.runner.policy.lint import Finding, Lint, Subject
 from impyard.runner.policy.lint_ask import attempt, examples, finding, method_for
@@ -28,6 +29,7 @@ _SHARED = frozenset(_SHARED_TEXT.split())
 
 def findings(subject: Subject) -> list[Finding]:
     found = [each for entry in subject.entries for each in _any_host(subject, entry)]
+    found += [each for entry in subject.entries for each in _private(subject, entry)]
     found += _spellings(subject)
     found += [each for entry in subject.entries for each in _fields(entry)]
     return found + [each for rule in subject.rules for each in _methods(subject, rule)]
@@ -46,6 +48,23 @@ def _any_host(subject: Subject, entry: Placed) -> list[Finding]:
                 return [
                     finding(entry, "any-host", message, "list the hosts that are meant", example=tried.text, key="host")
                 ]
+    return []
+
+
+def _private(subject: Subject, entry: Placed) -> list[Finding]:
+    host = entry.entry.host
+    if entry.entry.upstream is not None or not leads_inside(host):
+        return []
+    for rule in subject.rules_of(entry.entry):
+        assert rule.rule is not None
+        for path in examples(rule.rule)[:1] if rule.rule.allow else ():
+            tried = attempt(subject, entry.entry, method_for(rule.rule), path)
+            if tried.by(rule.rule):
+                message = f'"{host}" is not public, and the entry has no upstream: nothing gets there, as {tried.text}'
+                scheme, port = next(iter(entry.entry.ports.items()))
+                where = f"[{host}]" if ":" in host else host
+                instead = f'write upstream: "{scheme}://{where}:{port}" into the entry'
+                return [finding(entry, "private-host", message, instead, example=tried.text, key="host")]
     return []
 
 

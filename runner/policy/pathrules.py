@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -19,6 +19,7 @@ from impyard.addon.readings import Ambiguous, readings
 EVIDENCE = 3  # different values in one place
 MOST_READINGS = 8  # of one path; what can be read in more ways should be asked for in a plainer form
 MOST_COMPARED = 300  # paths; of more, none are put into lists
+MOST_PLACES = 8  # values in a path; one that has more stays exact, as each of them is looked at by itself
 LONGEST_LIST = 100  # characters of a list in brackets
 
 # Not the plain form of a path: what servers resolve or cut. Only encoded characters are written in both forms.
@@ -56,7 +57,8 @@ def path_rules(paths: Iterable[str], *, patterns: bool = True) -> list[PathRule]
     patterns: whether an expression may match more than the paths.
     """
     groups: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
-    for path in dict.fromkeys(paths):
+    order = {path: number for number, path in enumerate(dict.fromkeys(paths))}
+    for path in order:
         groups[_shape(path) if patterns else (path,)].append(path)
     found: list[PathRule] = []
     single: list[str] = []
@@ -65,7 +67,6 @@ def path_rules(paths: Iterable[str], *, patterns: bool = True) -> list[PathRule]
         found += rules
         single += rest
     found += _lists(single)
-    order = {path: number for number, path in enumerate(dict.fromkeys(paths))}
     return sorted(found, key=lambda rule: order[rule.paths[0]])
 
 
@@ -105,7 +106,7 @@ def _shape(path: str) -> tuple[str, ...]:
     if len(path) > 2048 or "%" in path or ";" in path:  # what is encoded is told apart reading by reading
         return (path,)
     kinds = [found.lastgroup or "" for found in _VALUE.finditer(path)]
-    return (_VALUE.sub("\0", path), *kinds) if kinds else (path,)
+    return (_VALUE.sub("\0", path), *kinds) if 0 < len(kinds) <= MOST_PLACES else (path,)
 
 
 def _patterns(paths: Sequence[str]) -> tuple[list[PathRule], list[str]]:
@@ -167,11 +168,10 @@ def _lists(paths: Sequence[str]) -> list[PathRule]:
     found: list[PathRule] = []
     if len(plain) > MOST_COMPARED:
         plain = []
-    while groups := _alike([path for path in plain if path in left]):
-        place, members = max(groups.items(), key=lambda item: len(item[1]))
-        if len(members) < 2:
-            break
-        before, after = place
+    alone: set[str] = set()
+    groups = _alike(plain)
+    while groups := _left_of(groups, left.keys() - alone):
+        (before, after), members = max(groups.items(), key=lambda item: len(item[1]))
         alternatives: list[str] = []
         taken: list[str] = []
         for path in members:
@@ -184,10 +184,16 @@ def _lists(paths: Sequence[str]) -> list[PathRule]:
             del left[path]
         if len(taken) == 1:
             left[taken[0]] = None
-            plain.remove(taken[0])
+            alone.add(taken[0])
             continue
         found.append(PathRule(f"{quoted(before)}({'|'.join(alternatives)}){quoted(after)}", tuple(taken)))
     return [*found, *(PathRule(exact(path), (path,)) for path in left)]
+
+
+def _left_of(groups: dict[tuple[str, str], list[str]], left: Set[str]) -> dict[tuple[str, str], list[str]]:
+    """The groups with those of their paths that are left, where these are several."""
+    found = {place: [path for path in members if path in left] for place, members in groups.items()}
+    return {place: members for place, members in found.items() if len(members) > 1}
 
 
 def _alike(paths: Sequence[str]) -> dict[tuple[str, str], list[str]]:

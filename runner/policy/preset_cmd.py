@@ -189,6 +189,7 @@ def _filled(
     inject: bool,
 ) -> list[tuple[Any, list[str], list[str], list[Any]]]:
     """(preset, its entries' texts, notes, its expectations) of each name. Raises ImpyardError."""
+    from impyard.addon.publicaddresses import leads_inside
     from impyard.runner.policy import preset_places, presets
 
     wanted = [presets.preset(name) for name in dict.fromkeys(names)]
@@ -202,6 +203,9 @@ def _filled(
             why = "has its credential anyway" if "    inject: " in each.body else "knows no credential"
             raise click.UsageError(f"--inject does not go with {each.name}, which {why}")
         found = preset_places.find(each, root, hosts=hosts, files=files, look=look)
+        for host in dict.fromkeys(place.host for places in found.places.values() for place in places):
+            if leads_inside(host):
+                found.notes.append(f"{host} is not public: its entry is denied until you write `upstream` into it")
         texts = presets.entries_text(each, found.places, repos=repos, inject=inject)
         tests = [] if repos else list(presets.expectations(each, found.places))
         done.append((each, texts, found.notes, tests))

@@ -15,6 +15,7 @@ from pathlib import Path
 import impyard.policies
 from impyard.addon.errors import ImpyardError
 from impyard.addon.policy import Policy, read_policy
+from impyard.addon.request import is_address
 from impyard.addon.rules import DEFAULT_PORTS
 from impyard.addon.yamlnodes import nearest, short
 from impyard.runner.policy.expect import ENDING, Expectation, read_expectations
@@ -141,6 +142,8 @@ def _at_places(line: str, places: Mapping[str, Sequence[Place]]) -> list[str]:
     found = []
     for place in places.get(named[1], ()):
         host, odd = f"[{place.host}]" if ":" in place.host else place.host, named[2] or ""
+        if odd == "." and is_address(place.host):
+            continue  # only a name may end so
         port = "" if place.port == DEFAULT_PORTS[place.scheme] or odd == ":8443" else f":{place.port}"
         url = f"{place.scheme}://{host}{odd}{port}/{place.prefix}"
         found.append(line[: named.start()] + url + line[named.end() :])

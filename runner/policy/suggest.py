@@ -6,7 +6,6 @@ no rule can mend, or none should be made for, is counted apart (`suggestwords.AD
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from impyard.addon.policy import Policy, read_policy
+from impyard.addon.publicaddresses import is_public
 from impyard.addon.request import is_address
 from impyard.addon.rules import DEFAULT_PORTS
 from impyard.runner.policy.edit import NewEntry, NewRule, insert_entry
@@ -25,7 +25,7 @@ from impyard.runner.policy.suggest_words import READING, is_fetch, warnings
 
 MENDABLE = ("no-rule", "unlisted-host", "websocket")  # the judge's reasons that a new rule answers
 ASKED_AGAIN = (*MENDABLE, "rule", "ambiguous-path", "body-limit")  # those that the policy of now decides anew
-MOST_KINDS = 20_000  # different requests that are kept; more are only counted
+MOST_KINDS = 5_000  # different requests that are kept; more are only counted
 MOST_RULES = 60  # that are suggested at once
 SAMPLES = 5  # requests of a kind that a rule is asked about: they differ in query and headers
 _METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
@@ -179,7 +179,7 @@ def _unsuited(asked: Recorded) -> str:
     if not _METHOD.fullmatch(asked.method):  # above all `*`, which a rule takes for any
         return "method"
     if is_address(asked.host):
-        return "" if ipaddress.ip_address(asked.host).is_global else "private-address"
+        return "" if is_public(asked.host) else "private-address"
     return "private-name" if _PRIVATE.search(asked.host) or "." not in asked.host else ""
 
 
@@ -193,6 +193,10 @@ def suggestion(contents: Contents, root: Path | None, found: Collector, *, patte
     for kind, evidence in found.kinds.items():
         by_place[kind.where][kind] = evidence
     for where, kinds in by_place.items():
+        if len(made.rules) >= MOST_RULES:
+            for evidence in kinds.values():
+                made.set_apart("many", where.host, evidence)
+            continue
         rules: list[Suggested] = []
         for each in _rules(where, kinds, made, patterns=patterns and not is_below_deny(found.policy, where)):
             if len(made.rules) + len(rules) < MOST_RULES:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import re2
 from hypothesis import given
@@ -74,6 +76,13 @@ def test_a_list_does_not_grow_for_ever() -> None:
     found = path_rules([f"/x/{'abcdefghij'[n % 10] * 12}{n // 10}q/y" for n in range(40)])
     assert len(found) > 3 and max(len(rule.expression) for rule in found) < 130
     assert sum(len(rule.paths) for rule in found) == 40
+
+
+def test_paths_of_an_attacker_take_no_time() -> None:
+    wide = [["3" if at == n + 1 else "2" if at == n else "1" for at in range(300)] for n in range(200)]
+    began = time.process_time()
+    found = path_rules("/" + "/".join(row) for row in wide)
+    assert len(found) == len(wide) and time.process_time() - began < 3
 
 
 segments = st.sampled_from(

@@ -173,6 +173,20 @@ def explained(*args: str) -> int:
     return main(["policy", "explain", *args])
 
 
+@pytest.mark.parametrize("host", ["10.0.0.1", "localhost", "[fd00::1]", "metadata.google.internal"])
+def test_what_the_gateway_denies_without_asking_anybody_is_no_allow(
+    project: Path, capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    text = f'networkPolicies:\n  - host: "{host.strip("[]")}"\n    UP\n    policies:\n'
+    text += "      - {action: ALLOW, method: GET, path: /x}\n"
+    Path("policies/gateway.yaml").write_text(text.replace("UP", "scheme: https"))
+    assert explained("GET", f"https://{host}/x") == 1
+    out = capsys.readouterr().out
+    assert "denied    private-address: " in out and "write `upstream` into" in out and "public addresses" not in out
+    Path("policies/gateway.yaml").write_text(text.replace("UP", 'upstream: "https://192.0.2.1"'))
+    assert explained("GET", f"https://{host}/x") == 0
+
+
 def test_an_allowed_request_is_explained(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert explained("GET", "api.github.com/repos/ada/engine") == 0
     assert capsys.readouterr().out == (

@@ -196,6 +196,12 @@ def test_what_makes_no_sense_is_refused_before_anything_changes(
     assert text(project) == MINE
 
 
+def test_a_registry_that_is_not_public_is_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = call(capsys, "add", "npm", "--host", "https://10.0.0.1/x", "--yes")
+    assert "10.0.0.1 is not public" in err and "`upstream`" in err
+    assert "not public" not in call(capsys, "show", "npm", "--host", "https://registry.example.org/x")[2]
+
+
 def test_a_broken_policy_is_not_touched(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = MINE.replace("DENY", "DNEY")
     (project / "policies" / "gateway.yaml").write_text(broken)

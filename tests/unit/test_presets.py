@@ -62,6 +62,14 @@ def test_https_on_the_port_of_http_stays_https() -> None:
     assert [entry.ports for entry in policy.entries] == [{"https": 80}]
 
 
+@pytest.mark.parametrize("host", ["[2606:4700::1]:8444", "[2606:4700::1]", "192.0.2.1"])
+def test_an_address_is_tried_without_a_dot_behind_it(host: str) -> None:
+    wanted, places = presets.preset("npm"), {"npm": [place_of(f"https://{host}/x/")]}
+    policy = presets.as_policy(wanted, presets.entries_text(wanted, places))
+    expected = presets.expectations(wanted, places)
+    assert expected and all(outcome.is_met for outcome in judged(expected, policy))
+
+
 @pytest.mark.parametrize("name", presets.NAMES)
 def test_its_test_tries_each_trick_of_spelling(name: str) -> None:
     text = (presets.FOLDER / f"{name}_test.yaml").read_text()

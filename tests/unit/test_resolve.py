@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from impyard.addon.resolve import MAX_ADDRESSES, MAX_NAMES, TTL_S, PrivateAddress, Resolver, Unresolvable, is_public
+from impyard.addon.publicaddresses import is_public
+from impyard.addon.resolve import MAX_ADDRESSES, MAX_NAMES, TTL_S, PrivateAddress, Resolver, Unresolvable
 
 PUBLIC = ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "1.1.1.1"]
 # The neighbours of what is refused.
