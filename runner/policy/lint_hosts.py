@@ -60,7 +60,7 @@ def _private(subject: Subject, entry: Placed) -> list[Finding]:
         for path in examples(rule.rule)[:1] if rule.rule.allow else ():
             tried = attempt(subject, entry.entry, method_for(rule.rule), path)
             if tried.by(rule.rule):
-                message = f'"{host}" is not public, and the entry has no upstream: nothing gets there, as {tried.text}'
+                message = f'"{host}" is not public, and no upstream is named: allows {tried.text}, which gets nowhere'
                 scheme, port = next(iter(entry.entry.ports.items()))
                 where = f"[{host}]" if ":" in host else host
                 instead = f'write upstream: "{scheme}://{where}:{port}" into the entry'
