@@ -5,24 +5,38 @@ from __future__ import annotations
 import os
 import re
 import textwrap
+import unicodedata
 from collections.abc import Mapping
 from typing import TextIO
 
 MIN_COLUMNS = 40
 _QUOTED = re.compile(r"`[^`\n]+`")
 _KEPT = "\0"  # a blank at which no line ends; no text that is visible has it
+# Letters and marks without ink: fillers, an empty braille cell, variation selectors, which could carry hidden text.
+_UNSEEN = frozenset(
+    map(chr, [0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164, *range(0xFE00, 0xFE10)])
+) | frozenset(map(chr, [0xFFA0, *range(0xE0100, 0xE01F0)]))
+_EMOJI = "\ufe0f"  # the selector that makes the symbol before it a coloured one
 _STARS = re.compile(r"\*{9,}")
 
 
 def visible(text: str) -> str:
-    r"""`text` with everything that is no printable character written as an escape (`\x1b`, `\u202e`, `\n`).
+    r"""`text` with everything that nobody sees, or that is no printable character, written as an escape (`\x1b`,
+    `\u202e`, `\n`).
 
     What the box sends ends up in logs, and a terminal obeys control codes, line breaks and marks that turn the
     reading direction. A backslash stays one backslash: this is for eyes, not for parsing back.
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+    return "".join(
+        char if char.isprintable() and (char not in _UNSEEN or _is_emoji(before, char)) else _escaped(char)
+        for before, char in zip(" " + text, text, strict=False)
+    )
+
+
+def _is_emoji(before: str, char: str) -> bool:
+    return char == _EMOJI and before not in _UNSEEN and unicodedata.category(before) == "So"
 
 
 def unstarred(text: str) -> str:

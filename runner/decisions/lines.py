@@ -157,14 +157,15 @@ class Selection:
         self.own = 0
         self.demo = 0
         self.first_damage: logread.Line | None = None
-        self._hosts = _any_of(hosts)
+        # The judge writes hosts in small letters. With a port, or in brackets, a host is also what the table shows.
+        self._hosts = _any_of([host.lower() for host in hosts], re.DOTALL)
+        self._places = any(":" in host or "[" in host for host in hosts)
         self._methods = frozenset(method.upper() for method in methods)
         self._reasons = frozenset(reasons)
         self._rules = _any_of(rules)
         self._shows_demo = own_checks or any("demo" in host.lower() for host in hosts)
         self._chooses = self.narrows or run is not None or self.verdict is not None or failed is not None
-        # A line without these bytes cannot be wanted, which spares a million-line log the parsing. The judge writes
-        # hosts in small letters.
+        # A line without these bytes cannot be wanted, which spares a million-line log the parsing.
         certain = [
             run,
             self.verdict,
@@ -239,16 +240,25 @@ class Selection:
             or (self.failed is not None and entry.id not in self.failed)
             or (self._methods and entry.method.upper() not in self._methods)
             or (self._reasons and entry.reason not in self._reasons)
-            or (self._hosts and not self._hosts.fullmatch(entry.host))
+            or (self._hosts and not self._is_host(entry))
             or (self._rules and not _is_rule(self._rules, entry))
         )
 
+    def _is_host(self, entry: Entry) -> bool:
+        """Whether one of the hosts is meant, be it with its port or as an address in brackets."""
+        assert self._hosts is not None
+        names = [entry.host]
+        if self._places:
+            host = f"[{entry.host}]" if ":" in entry.host else entry.host
+            names += [host, f"{host}:{entry.port}"]
+        return any(self._hosts.fullmatch(name) for name in names)
 
-def _any_of(globs: Sequence[str]) -> re.Pattern[str] | None:
-    """What matches one of these texts, upper or lower case, with `*` for anything."""
+
+def _any_of(globs: Sequence[str], flags: int = re.IGNORECASE | re.DOTALL) -> re.Pattern[str] | None:
+    """What matches one of these texts, with `*` for anything."""
     if not globs:
         return None
-    return re.compile("|".join(re.escape(glob).replace(r"\*", ".*") for glob in globs), re.IGNORECASE | re.DOTALL)
+    return re.compile("|".join(re.escape(glob).replace(r"\*", ".*") for glob in globs), flags)
 
 
 def _literal(text: str) -> bytes:

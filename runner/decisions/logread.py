@@ -127,22 +127,27 @@ def forward(descriptor: int, start: int = 0, size: int | None = None, needles: S
 def blocks(descriptor: int, start: int, end: int, needles: Sequence[bytes] = ()) -> Iterator[tuple[int, bytes]]:
     """The file from byte `start`, where a line begins, to `end`, in pieces of whole lines, each with its offset.
 
-    The last piece may end in half a line. Of a line longer than `LINE_CAP` some of the middle is left out; pieces that
-    lack one of the `needles` are too.
+    The last piece may end in half a line. A line longer than `LINE_CAP` is a piece by itself, cut to that; pieces that
+    lack one of the `needles` are left out.
     """
     position, begun, cut = start, b"", 0
     while position < end and (block := os.pread(descriptor, min(BLOCK_BYTES, end - position), position)):
         offset = position - len(begun) - cut
         position += len(block)
+        first = block.find(b"\n")
+        if cut or len(begun) + (len(block) if first < 0 else first) > LINE_CAP:
+            kept = (begun + block[: None if first < 0 else first])[:LINE_CAP]
+            if first < 0:
+                cut += len(begun) + len(block) - len(kept)
+                begun = kept
+                continue
+            if all(needle in kept for needle in needles):
+                yield offset, kept + b"\n"
+            begun, cut, block = b"", 0, block[first + 1 :]
+            offset = position - len(block)
         newline = block.rfind(b"\n") + 1
-        if not newline:
-            kept = (begun + block)[:LINE_CAP]
-            cut += len(begun) + len(block) - len(kept)
-            begun = kept
-            continue
-        piece = begun + block[:newline]
-        begun, cut = block[newline:], 0
-        if all(needle in piece for needle in needles):
+        piece, begun = begun + block[:newline], block[newline:] if newline else begun + block
+        if newline and all(needle in piece for needle in needles):
             yield offset, piece
     if begun and all(needle in begun for needle in needles):
         yield position - len(begun) - cut, begun

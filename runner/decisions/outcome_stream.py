@@ -17,7 +17,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner.decisions import logread
 from impyard.runner.decisions.lines import Entry, Selection
 from impyard.runner.decisions.outcomes import Outcome, Row, parse, parse_all, put
-from impyard.runner.decisions.read import batches, start_of
+from impyard.runner.decisions.read import batches, outcomes_from
 
 # Decisions whose outcome is waited for. When there are twice as many, the older half is given up: their requests run
 # for very long, or the gateway was killed before it could write what came of them.
@@ -42,7 +42,7 @@ class Joiner[T]:
         self._ahead: list[Outcome] = []  # read already, of decisions that are still to come; last one first
         self._batches: Iterator[list[Outcome]] = iter(())
         if self._descriptor is not None:
-            start = start_of(self._descriptor, since) if since else 0
+            start = outcomes_from(self._descriptor, since) if since else 0
             self._batches = _batches(self._descriptor, start)
 
     def expect(self, entry: Entry, owner: T) -> None:
@@ -145,11 +145,12 @@ def rows_with_outcomes(log: Path, outcome_log: Path, selection: Selection) -> It
             for waits, outcome in joiner.read(entries):
                 waits.outcome, waits.waits = outcome, False
             while waiting and (not waiting[0].waits or len(waiting) > MOST_WAITING):
-                yield waiting.popleft().row
+                row = waiting.popleft().row
+                if not selection.only_failed or row.may_have_failed:
+                    yield row
         for waits, outcome in joiner.rest():
             waits.outcome = outcome
-        while waiting:
-            yield waiting.popleft().row
+        yield from (each.row for each in waiting if not selection.only_failed or each.row.may_have_failed)
     finally:
         joiner.close()
 

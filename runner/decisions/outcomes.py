@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import OrderedDict
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 
 from impyard.runner.decisions import logread
+from impyard.runner.decisions.read import outcomes_from
 from impyard.runner.failures import error_words
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 # Decisions whose outcome is waited for while following; of more, the oldest are given up.
 MOST_OPEN = 10_000
 MOST_FAILED = 200_000  # that are kept to choose decisions by
+_ID = re.compile(rb'"id":\s*"((?:[^"\\]|\\.)*)"')
 # The gateway itself ended it: a denial of its own, which follows, says so.
 _DENIED_LATER = re.compile(r"secret-in-request: |[a-z-]+: judged again before it went\Z")
 
@@ -67,6 +70,11 @@ class Row(NamedTuple):
         return self.outcome is not None and self.outcome.failed
 
     @property
+    def may_have_failed(self) -> bool:
+        """Whether nothing else is known of what one of several outcomes calls failed."""
+        return self.outcome is None or self.outcome.failed
+
+    @property
     def verdict(self) -> str:
         """The judge's, but `failed` for what it allowed and came to nothing."""
         return "failed" if self.failed else self.entry.verdict
@@ -81,7 +89,8 @@ def path_beside(decisions: Path) -> Path:
 
 
 def join(path: Path, rows: list[Row]) -> list[Row]:
-    """The rows with their outcomes as far as `path` has them. Reads back to the oldest row's time, not further.
+    """The rows with their outcomes as far as `path` has them, of several the first. What is older than the oldest row
+    is not read, but for a clock that was set back.
 
     Raises ImpyardError when the file cannot be read; one that is missing has no outcomes.
     """
@@ -89,26 +98,26 @@ def join(path: Path, rows: list[Row]) -> list[Row]:
     descriptor = logread.open_log(path) if wanted else None
     if descriptor is None:
         return rows
-    oldest = min(row.entry.ts for row in rows)
+    ids = {json.dumps(id)[1:-1].encode() for id in wanted}
     found: dict[str, Outcome] = {}
     try:
-        for line in logread.from_end(descriptor):
-            outcome = parse(line.text)
-            if outcome is None:
+        start = outcomes_from(descriptor, min(row.entry.ts for row in rows))
+        for _, piece in logread.blocks(descriptor, start, os.fstat(descriptor).st_size):
+            if ids.isdisjoint(_ID.findall(piece)):
                 continue
-            if outcome.ts < oldest:  # an outcome is later than its decision, and lines are appended as they come
+            for line in piece.split(b"\n"):
+                outcome = parse(line)
+                if outcome is not None and outcome.id in wanted:
+                    found.setdefault(outcome.id, outcome)
+            if len(found) == len(wanted):
                 break
-            if outcome.id in wanted:
-                found.setdefault(outcome.id, outcome)
-                if len(found) == len(wanted):
-                    break
     finally:
         os.close(descriptor)
     return [row._replace(outcome=found.get(row.entry.id)) for row in rows]
 
 
 def failures(path: Path, since: str | None = None) -> Collection[str]:
-    """The ids of requests that came to nothing, the newest `MOST_FAILED`, or those from `since` on.
+    """The ids of requests that came to nothing, the newest `MOST_FAILED`; of decisions from `since` on.
 
     Raises ImpyardError when the file cannot be read; one that is missing has none.
     """
@@ -118,13 +127,14 @@ def failures(path: Path, since: str | None = None) -> Collection[str]:
         return found
     needle = b'"error":"'  # of a request that did not fail it is null
     try:
-        for _, piece in logread.blocks(descriptor, 0, os.fstat(descriptor).st_size, (needle,)):
+        start = outcomes_from(descriptor, since) if since else 0
+        for _, piece in logread.blocks(descriptor, start, os.fstat(descriptor).st_size, (needle,)):
             at = piece.find(needle)
             while at >= 0:
                 begin, end = piece.rfind(b"\n", 0, at) + 1, piece.find(b"\n", at)
                 end = len(piece) if end < 0 else end
                 outcome = parse(piece[begin:end])
-                if outcome is not None and outcome.failed and (since is None or outcome.ts >= since):
+                if outcome is not None and outcome.failed:
                     put(found, outcome.id, None, MOST_FAILED)
                 at = piece.find(needle, end)
     finally:

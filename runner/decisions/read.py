@@ -87,8 +87,11 @@ def _one_by_one(offset: int, piece: bytes, selection: Selection) -> list[Entry]:
     return entries
 
 
-def start_of(descriptor: int, since: str) -> int:
-    """A byte where a line begins, before which no line is of the time `since` or younger, for all that is known."""
+def start_of(descriptor: int, since: str, *, through_damage: bool = True) -> int:
+    """A byte where a line begins, before which no line is of the time `since` or younger, for all that is known.
+
+    Not `through_damage`: a byte of any kind, and megabytes without a time in them count as older.
+    """
     start = position = os.fstat(descriptor).st_size
     older = 0
     while position > 0 and older < CERTAIN_BYTES:
@@ -98,10 +101,10 @@ def start_of(descriptor: int, since: str) -> int:
         times = times_in(block[max(block.rfind(_TS_BEGIN), 0) :])  # mostly the last one is enough
         if any(ts >= since for ts in times) or any(ts >= since for ts in times_in(block)):
             start, older = position, 0
-        elif times:  # else it is the middle of one long line
+        elif times or not through_damage:  # else it is the middle of one long line
             older += PROBE_BYTES
-    if start == 0:
-        return 0
+    if not through_damage:
+        return start
     # From the line that begins in the block of the last look, or before it.
     while start > 0:
         begin = max(start - PROBE_BYTES, 0)
@@ -110,6 +113,19 @@ def start_of(descriptor: int, since: str) -> int:
             return begin + newline + 1
         start = begin
     return 0
+
+
+def outcomes_from(descriptor: int, since: str) -> int:
+    """The same for the outcomes of decisions of the time `since` or younger: where the clock was set back between the
+    two, an outcome is older than its decision."""
+    position = max(start_of(descriptor, since, through_damage=False) - CERTAIN_BYTES, 0)
+    while position > 0:
+        block = os.pread(descriptor, PROBE_BYTES, position)
+        newline = block.find(b"\n") + 1
+        if newline or not block:
+            return position + newline
+        position += len(block)
+    return position
 
 
 def end_of(descriptor: int, until: str, size: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import msgspec
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.reasons import REASONS
@@ -20,7 +22,7 @@ from impyard.runner.decisions.outcomes import Outcome, Row
 from impyard.runner.decisions.read import Read, find, short_id
 from impyard.runner.policy import cmd as policy_cmd
 from impyard.runner.project import RUN_ID, RunPaths, find_root
-from impyard.runner.receipt import read_receipt
+from impyard.runner.receipt import bytes_text, read_receipt
 from impyard.runner.text import columns_of, shortened, size_text, unstarred, visible, wrapped
 from impyard.runner.typed import command_line
 
@@ -28,6 +30,7 @@ CONTEXT = 2  # lines of the policy before and after a rule
 MAX_POLICY = 4 << 20  # bytes; a larger file is none that a person wrote
 MAX_LINE = 160  # columns of a policy's line
 MAX_HEADER = 240
+MAX_DIGITS = 300  # of a number
 COLOURS = {"allow": "green", "deny": "red", "failed": "yellow"}
 FAILED = {
     "host": "its entry is for another host",
@@ -93,7 +96,7 @@ def _document(
 
     came = {name: getattr(outcome, name) for name in outcome.__struct_fields__} if outcome else None
     return {
-        "decision": json.loads(found.line),
+        "decision": _whole(found),
         "outcome": came,
         "rule": told(rule),
         "nearest": told(nearest),
@@ -101,11 +104,31 @@ def _document(
     }
 
 
+def _whole(found: Read) -> dict[str, Any]:
+    """All fields of the line, also those that only other versions know; odd numbers as text. They may be nested deeper
+    than this reads: then the fields that every decision has."""
+    try:
+        whole = json.loads(
+            found.line.decode("utf-8", "replace"), parse_int=_number, parse_float=_number, parse_constant=str
+        )
+    except (ValueError, RecursionError):
+        whole = msgspec.to_builtins(found.entry)
+    return whole if isinstance(whole, dict) else {}
+
+
+def _number(text: str) -> int | float | str:
+    """A number that any program can read, else the text."""
+    if len(text) > MAX_DIGITS:
+        return text
+    number = float(text)
+    return text if math.isinf(number) else int(text) if text.lstrip("-").isdecimal() else number
+
+
 def _facts(
     found: Read, row: Row, rule: Excerpt | None, nearest: Excerpt | None, changed: bool | None
 ) -> list[tuple[str, list[str]]]:
     """What is printed: a name, and its lines."""
-    entry, raw = found.entry, json.loads(found.line)
+    entry, raw = found.entry, _whole(found)
     meaning = REASONS.get(entry.reason, "this version of impyard does not know this reason").partition(";")[0]
     verdict = f"{entry.verdict}, but it failed" if row.failed else entry.verdict
     facts = [
@@ -141,7 +164,7 @@ def _facts(
 def _details(raw: dict[str, Any]) -> list[str]:
     body = raw.get("body_bytes")
     parts = [f"HTTP/{raw['http']}" if str(raw.get("http", ""))[:1].isdigit() else str(raw.get("http") or "")]
-    parts.append("a body of unknown length" if body is None else size_text(body) + " of body" if body else "no body")
+    parts.append("a body of unknown length" if body is None else bytes_text(body) + " of body" if body else "no body")
     if raw.get("upstream"):
         parts.append(f"sent to {raw['upstream']}")
     return [", ".join(part for part in parts if part)]

@@ -51,6 +51,8 @@ def show(log: Path, selection: Selection, *, count: int, following: bool, as_jso
         )
         if not as_json:
             rows = _joined(log, rows)
+            if selection.only_failed:
+                rows = [row for row in rows if row.may_have_failed]
         emit(rows)
         warn_of_damage(selection, log)
         if older:
@@ -81,7 +83,8 @@ def say_left_out(selection: Selection) -> None:
         if count
     ]
     if parts:
-        click.echo(f"{' and '.join(parts)} left out: --all shows them", err=True)
+        text = f"{' and '.join(parts)} left out: --all shows them"
+        click.echo(wrapped(text, columns_of(sys.stderr), "  "), err=True)
 
 
 def _say_next(rows: Sequence[Row]) -> None:
@@ -239,4 +242,5 @@ def json_line(text: bytes) -> str:
     line = text.decode("utf-8", "replace")
     if line.isprintable():
         return line
-    return json.dumps(json.loads(line), separators=(",", ":"), ensure_ascii=True)
+    # Between its fields there may be blanks of any kind; within a text, JSON takes no raw control character.
+    return "".join(char if char.isprintable() else " " if char in "\t\r\n" else json.dumps(char)[1:-1] for char in line)

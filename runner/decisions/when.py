@@ -10,7 +10,8 @@ import click
 
 EXAMPLES = "2h, 30m, 3d, yesterday, 2026-11-29, 2026-11-29T17:30"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_AGO = re.compile(r"(?:(\d{1,9})\s*(s|m|h|d|w)(?:ec(?:ond)?s?|in(?:ute)?s?|ours?|ays?|eeks?)?)\s*")
+_NAMES = r"(s)(?:ec(?:ond)?s?)?|(m)(?:in(?:ute)?s?)?|(h)(?:ours?)?|(d)(?:ays?)?|(w)(?:eeks?)?"
+_AGO = re.compile(rf"(\d{{1,9}})\s*(?:{_NAMES})(?![a-z])\s*")
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 
 
@@ -27,7 +28,7 @@ def moment(text: str, now: datetime) -> datetime | None:
             hour, minute, second = (int(part or 0) for part in clock.groups())
             return midnight.replace(hour=hour, minute=minute, second=second)
         if said and not _AGO.sub("", said):
-            return now - timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in _AGO.findall(said)))
+            return now - timedelta(seconds=sum(int(n) * _UNITS["".join(unit)] for n, *unit in _AGO.findall(said)))
         given = datetime.fromisoformat(text.strip())
         return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
     except (ValueError, OverflowError):

@@ -114,6 +114,9 @@ def log(project: Path) -> Path:
         ("--verdict failed", "c"),
         ("--host *.example.org", "acdb"),
         ("--host A.example.org --host other.example", "aceb"),
+        ("--host b.example.org:8443", "d"),
+        ("--host *:443 --host [2001:db8::1]", "aceb"),
+        ("--host b.example.org:443", ""),
         ("--method post", "c"),
         ("--reason no-rule", "b"),
         ("--reason no-rule --reason unlisted-host", "eb"),
@@ -169,6 +172,9 @@ def test_nothing_that_is_meant_is_said(log: Path, decisions: Command) -> None:
     "text, means",
     [
         ("2h", "2026-01-01T10:00"),
+        ("2h30m", "2026-01-01T09:30"),
+        ("1 Week", "2025-12-25T12:00"),
+        ("30 secs", "2026-01-01T11:59:30"),
         ("1d 30m", "2025-12-31T11:30"),
         ("90 minutes ago", "2026-01-01T10:30"),
         ("yesterday", "2025-12-31T00:00"),
@@ -185,10 +191,73 @@ def test_times_are_taken_as_people_say_them(text: str, means: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "h", "2x", "99999999w", "2026-13-01", "25:00", "ago", "2h x", "\udcff", "0001-01-01T00:00+14:00"]
+    "text",
+    [
+        "",
+        "h",
+        "2x",
+        "99999999w",
+        "2026-13-01",
+        "25:00",
+        "ago",
+        "2h x",
+        "1 dec",
+        "29dec",
+        "3 may",
+        "2 din",
+        "1m ays",
+        "\udcff",
+        "0001-01-01T00:00+14:00",
+    ],
 )
 def test_what_is_no_time_is_none(text: str) -> None:
     assert moment(text, NOW) is None
+
+
+@pytest.mark.parametrize("name", ["2001:db8::1", "[2001:db8::1]", "[2001:db8::1]:8443", "[2001:DB8::1]:*"])
+def test_a_host_is_taken_as_the_table_shows_it(project: Path, decisions: Command, name: str) -> None:
+    (project / "runs" / "decisions.jsonl").write_bytes(decision(4, "/a", host="2001:db8::1", port=8443))
+    assert decisions("--host", name).paths == "a"
+
+
+def test_of_a_host_in_capitals_all_views_say_the_same(project: Path, decisions: Command) -> None:
+    lines = decision(4, "/a", host="A.example"), decision(5, "/b", host="a.example")
+    (project / "runs" / "decisions.jsonl").write_bytes(b"".join(lines))
+    assert decisions("--host", "A.example").paths == "b"
+    assert decisions("--host", "a.example", "--csv").out.count("\n") == 2
+    assert "1 allowed" in decisions("--host", "a.example", "--summary").err
+
+
+def test_all_views_take_the_first_outcome_also_of_a_clock_that_was_set_back(project: Path, decisions: Command) -> None:
+    refused: dict[str, Any] = {"status": None, "error": "[Errno 111] Connect call failed"}
+    (project / "runs" / "decisions.jsonl").write_bytes(b"".join(decision(seq, f"/{seq}") for seq in (4, 5, 6)))
+    (project / "runs" / "outcomes.jsonl").write_bytes(
+        outcome(4, minutes=-60, **refused) + outcome(5, **refused) + outcome(5) + outcome(6) + outcome(6, **refused)
+    )
+    verdicts = ["failed", "failed", "allow"]
+    assert [line.split("\t")[1] for line in decisions().out.splitlines()] == verdicts
+    since = ("--since", stamp(-1))
+    for more in ((), since):
+        assert [line.split(",")[1] for line in decisions("--csv", *more).out.splitlines()[1:]] == verdicts
+        assert "(2 failed)" in decisions("--summary", *more).err
+        for every in ((), ("-n", "all"), ("--csv",)):
+            assert decisions("--failed", *every, *more).out.count("/5") >= 1
+            assert f"{RUN}.6" not in decisions("--failed", *every, *more).out
+            assert f"{RUN}.4" in decisions("--failed", *every, *more).out
+    assert "allow, but it failed" in decisions("show", "aaaa.4").out
+
+
+@pytest.mark.parametrize("args", [(), ("--csv",), ("--summary",), ("-n", "all")], ids=str)
+def test_a_line_that_is_too_long_is_damage_in_every_view(
+    project: Path, decisions: Command, args: tuple[str, ...]
+) -> None:
+    first, last = decision(4, "/a"), decision(7, "/d")
+    long = decision(5, "/" + "b" * (3 << 20)) + decision(6, "/" + "c" * (1 << 20))
+    (project / "runs" / "decisions.jsonl").write_bytes(first + long + b"\xff\n" + last)
+    result = decisions(*args)
+    assert f"3 damaged lines, the first left out: byte {len(first)} of" in result.err
+    assert "is no decision" in result.err
+    assert result.out.count("a.example.org") in (2, 4) or "\t2\t" in result.out
 
 
 # -- CSV --------------------------------------------------------------------------------------------------------------
@@ -419,6 +488,30 @@ def test_all_of_a_decision_is_shown(log: Path, decisions: Command) -> None:
     assert document["outcome"]["bytes_down"] == 1000
 
 
+ODD: list[dict[str, Any]] = [{"body_bytes": value} for value in ("abc", 10**400, [1], 1.5)]
+ODD += [{"http": {"a": 1}}, {"headers": {"a": {"b": 1}}}, {"upstream": 5}, {"port": 10**30}, {"ts": "x"}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(decision(4, "/a", **odd) for odd in ODD),
+        *(
+            decision(4, "/a").replace(b'"headers":{}', b'"headers":{},"zz":' + odd)
+            for odd in (b'"\xff\xfe"', b"1" * 5000, b"[" * 900 + b"]" * 900, b"1e999", '"\u202e"'.encode())
+        ),
+    ],
+    ids=lambda line: repr(line[-30:-2]),
+)
+def test_no_line_of_the_list_is_fatal_where_it_is_shown(project: Path, decisions: Command, line: bytes) -> None:
+    (project / "runs" / "decisions.jsonl").write_bytes(line)
+    (project / "runs" / "outcomes.jsonl").write_bytes(outcome(4, bytes_up=10**400) + outcome(4, ms=10**400))
+    for args in (("show", "aaaa.4"), ("show", "aaaa.4", "--json"), ("--summary",), ("--csv",), ("--json",), ()):
+        result = decisions(*args)
+        assert (result.status, "internal" in result.err, "\u202e" in result.out) == (0, False, False)
+    assert json.loads(decisions("show", "aaaa.4", "--json").out)["decision"]["path"] == "/a"
+
+
 def test_a_denial_is_shown_with_what_came_closest_and_what_to_do(log: Path, decisions: Command) -> None:
     shown = decisions("show", "aaaa.8").out
     for part in ("it is for another method", ">  8 | # line 8", f"no-rule: {REASONS['no-rule']}", "nothing was sent"):
@@ -500,4 +593,4 @@ def test_what_was_denied_after_all_is_no_failure(project: Path) -> None:
     later = "no-rule: judged again before it went"
     outcomes.write_bytes(outcome(1, error="gone") + outcome(2, error=later) + b'"error":"\n' + outcome(3))
     assert list(failures(outcomes)) == [f"{RUN}.1"]
-    assert list(failures(outcomes, stamp(1))) == []
+    assert list(failures(outcomes, stamp(1))) == [f"{RUN}.1"], "its clock may have been set back"

@@ -17,7 +17,7 @@ import pytest
 
 import impyard as package
 from impyard.runner.cli import COMMANDS
-from impyard.runner.text import beside, wrapped
+from impyard.runner.text import beside, visible, wrapped
 
 CHECKOUT = Path(str(package.__file__)).parent.parent
 
@@ -34,6 +34,18 @@ def test_a_command_in_backquotes_is_never_broken() -> None:
     assert [line for line in wrapped(text, 40, "  ").splitlines() if line.count("`") % 2] == []
     assert wrapped(text, 40, "  ").replace("\n ", "") == text
     assert "  `impyard policy allow ID` lets it" in wrapped(text, 40, "  ").splitlines()
+
+
+@pytest.mark.parametrize("code", [0x3164, 0x115F, 0xFFA0, 0x2800, 0x34F, 0x17B4, 0x180B, 0xFE0F, 0xE0101, 0x202E, 0x1B])
+def test_what_nobody_sees_is_made_visible(code: int) -> None:
+    shown = visible(f"a{chr(code)}.txt")
+    assert shown.isascii() and re.fullmatch(r"a\\[xuU][0-9a-f]+\.txt", shown)
+
+
+def test_emoji_and_letters_of_all_kinds_stay_as_they_are() -> None:
+    text = "\u26a0\ufe0f \u2714\ufe0f e\u0301 \u0939\u093f \ud55c\uae00"
+    assert visible(text) == text
+    assert visible("\ufe0f \u2800\ufe0f") == r"\ufe0f \u2800\ufe0f"
 
 
 def test_a_wrapped_line_keeps_its_indent() -> None:
