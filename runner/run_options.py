@@ -101,7 +101,11 @@ _REST = (
         metavar="PATH",
         help="Show the agent this file of the project although it holds a secret. May be given again.",
     ),
-    click.option("--model", metavar="PROVIDER/MODEL", help="The model, or `demo`. Default: that of your pi settings."),
+    click.option(
+        "--model",
+        metavar="PROVIDER/MODEL",
+        help="The model, or `demo`. Default: that of your pi settings; of a resumed run, its own.",
+    ),
     click.option(
         "--ceiling",
         type=Number(MAX_CEILING_MIN),

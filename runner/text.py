@@ -87,15 +87,18 @@ def columns_of(stream: TextIO) -> int | None:
     return max(columns or 80, MIN_COLUMNS)
 
 
-def wrapped(text: str, columns: int | None, hanging: str = "") -> str:
+def wrapped(text: str, columns: int | None, hanging: str = "", *, over: bool = True) -> str:
     """`text`, one line, as lines of at most `columns`, broken between words only; `hanging` goes before each line but
-    the first. A word that is longer than a line stays whole, as does what is in backquotes: it may be a path or a
-    command, to be copied."""
+    the first. A word that is longer than a line stays whole, as does what is in backquotes (unless `over` is false, and
+    it is longer than a line): it may be a path or a command, to be copied."""
     if columns is None or len(text) <= columns:
         return text
     start = text[: len(text) - len(text.lstrip())]
     filled = textwrap.fill(
-        _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), text),
+        _QUOTED.sub(
+            lambda found: found[0].replace(" ", _KEPT) if over or len(found[0]) < columns - len(hanging) else found[0],
+            text,
+        ),
         columns,
         subsequent_indent=hanging or start,
         break_long_words=False,

@@ -409,7 +409,7 @@ def _lines(shown: str, room: int, hanging: str = "") -> list[str]:
     """Lines of at most `room` columns, broken between words, and in a word that is longer: what a terminal breaks by
     itself goes on in its first column. `hanging` goes before each line but the first."""
     lines: list[str] = []
-    for line in wrapped(shown, room, hanging).split("\n"):
+    for line in wrapped(shown, room, hanging, over=False).split("\n"):
         first, *rest = broken(line, room - len(hanging), room) if cells(line) > room else [line]
         lines += [first, *(hanging + more for more in rest)]
     return lines

@@ -138,7 +138,10 @@ def _show(asked: Asked, found: Explanation, broken: ImpyardError | None, show_al
     decision, columns = found.decision, columns_of(sys.stdout)
     click.echo(click.style(visible(f"{asked.method} {asked.url}"), bold=True))
     word = click.style("allowed", fg="green") if decision.allowed else click.style("denied", fg="red")
-    _line(word, f"{decision.reason}: {REASONS[decision.reason]}", columns)
+    meaning = REASONS[decision.reason]
+    if decision.reason == "rule":
+        meaning = meaning.partition(";")[0]  # the rest is about the fields of a line of the log
+    _line(word, f"{decision.reason}: {meaning}", columns)
     for line in broken.message.split("\n") if broken else ():
         _line("fault", line, columns)
     if decision.rule is not None:

@@ -191,7 +191,7 @@ def test_an_allowed_request_is_explained(project: Path, capsys: pytest.CaptureFi
     assert explained("GET", "api.github.com/repos/ada/engine") == 0
     assert capsys.readouterr().out == (
         "GET https://api.github.com/repos/ada/engine\n"
-        "allowed   rule: a rule of the policy decided; `rule` and `at` name it\n"
+        "allowed   rule: a rule of the policy decided\n"
         'rule      "ALLOW GET /repos/.*", policies/gateway.yaml:6\n'
         "goes to   https://192.0.2.1:443, in place of the host\n"
         'with      the credential "github" (authorization), which is not in the vault yet: `impyard vault set github`\n'
