@@ -155,6 +155,16 @@ def test_a_run_with_nothing_but_own_checks_is_known(project: Path, decisions: Co
     assert result.err.splitlines()[1:] == ["1 check of impyard's own left out: --all shows them"]
 
 
+@pytest.mark.parametrize("odd", [{"path": "/\udcff"}, {"headers": (("x-a", "\udcff"),)}], ids=["path", "header"])
+def test_no_byte_that_is_no_utf8_hides_a_request(project: Path, decisions: Command, odd: dict[str, Any]) -> None:
+    write(project, RUN, (DENY, request(host="evil.test", **odd)), (DENY, request()))
+    for args in ((), ("--csv",), ("--summary",), ("--denied", "-n", "all"), ("--json",)):
+        result = decisions(*args)
+        assert "evil.test" in result.out and "damaged" not in result.err
+    assert "evil.test" in decisions("show", "aaaa.1").out
+    assert json.loads(decisions("show", "aaaa.1", "--json").out)
+
+
 def test_that_there_are_older_ones_is_said(project: Path, decisions: Command) -> None:
     """Control: with room for all of them, nothing is said."""
     write(project, RUN, *((ALLOW, request(path=f"/{number}")) for number in range(4)))
