@@ -13,8 +13,8 @@ from impyard.runner.policy.regexask import (
     matches_any,
     sample,
     samples_of,
-    split_tail,
     tree_of,
+    unbounded,
     with_x,
 )
 from impyard.runner.policy.regexlang import Tree, Unknown
@@ -77,28 +77,20 @@ def _never_matches(subject: Subject, placed: Placed, rule: Rule, tree: Tree) -> 
 
 
 def _no_boundary(subject: Subject, placed: Placed, rule: Rule, tree: Tree) -> Finding | None:
-    head, is_open = split_tail(tree)
-    last = ends_with(head) if is_open else None
-    if not last or not all(char.isalnum() for char in last):
-        return None
-    begun = sample(head)
-    path = begun + ("0" if begun[-1].isdigit() else "bar")
-    tried = _tried(subject, placed, rule, path)
-    if tried is None:
-        return None
-    return finding(
-        placed, "no-boundary", f"also allows {tried.text}", f"write {_bounded(rule.path)}", example=tried.text
-    )
+    ends = list(unbounded(tree))
+    for more in ends:
+        if tried := _tried(subject, placed, rule, sample(more)):
+            message, instead = f"also allows {tried.text}", f"write {_bounded(rule.path, only=len(ends) == 1)}"
+            return finding(placed, "no-boundary", message, instead, example=tried.text)
+    return None
 
 
-def _bounded(expression: str) -> str:
-    for tail in ("(/.*)?", "/.*"):
-        if expression.endswith(tail):
-            return expression
-    for tail in (".*", ".+", "(.*)", "(?:.*)", ".*?", "(.*)?"):
-        if expression.endswith(tail):
-            return expression[: -len(tail)] + "(/.*)?"
-    return "(/.*)? in place of what the path ends with"
+def _bounded(expression: str, *, only: bool) -> str:
+    """The expression with a boundary; only: it has one such end."""
+    for tail in (".*?", "(.*)?", "(?:.*)", "(.*)", ".*", ".+"):
+        if only and expression.endswith(tail):
+            return f"{expression.removesuffix(tail)}(/.*)?"
+    return "(/.*)? in place of what goes on behind a word"
 
 
 def _dots(subject: Subject, placed: Placed, rule: Rule, tree: Tree) -> Finding | None:

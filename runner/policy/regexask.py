@@ -185,17 +185,36 @@ def _all(found: Iterator[set[str] | None]) -> set[str] | None:
     return together
 
 
-def split_tail(tree: Tree) -> tuple[Tree, bool]:
-    """The tree without `.*`, or what comes to the same, at its end, and whether there was such an end."""
-    if isinstance(tree, Series) and tree.parts:
-        return Series(tree.parts[:-1]), _is_anything(tree.parts[-1])
-    return EMPTY, False
+def unbounded(tree: Tree) -> Iterator[Tree]:
+    """The tree with more of a word in place of `.*`, or of what comes to the same, for each that stands right behind a
+    word and goes on to the next "/" or the end."""
+    if isinstance(tree, Choice):
+        for part in tree.parts:
+            yield from unbounded(part)
+    elif isinstance(tree, Series):
+        for number, part in enumerate(tree.parts):
+            before, after = tree.parts[:number], tree.parts[number + 1 :]
+            if after and not _is_slash(after[0]):
+                continue
+            if _is_anything(part):
+                last = ends_with(Series(before))
+                if last and all(char.isalnum() for char in last):
+                    more = "0" if sample(Series(before))[-1].isdigit() else "bar"
+                    yield Series((*before, *(Chars(((ord(char), ord(char)),), "literal") for char in more), *after))
+            elif isinstance(part, Choice):
+                for variant in unbounded(part):
+                    yield Series((*before, variant, *after))
+
+
+def _is_slash(tree: Tree) -> bool:
+    return isinstance(tree, Chars) and tree.ranges == ((ord("/"), ord("/")),)
 
 
 def _is_anything(tree: Tree) -> bool:
     if isinstance(tree, Repeat):
         if tree.most is None and isinstance(tree.part, Chars):
-            return tree.part.written == "any"
+            ranges = tree.part.ranges
+            return all(any(low <= ord(char) <= high for low, high in ranges) for char in "/-.0aA")
         return tree.least == 0 and tree.most == 1 and _is_anything(tree.part)
     return False
 
