@@ -1,7 +1,8 @@
 """Answers a shell that asks how a command line goes on. Says nothing else: no error, no warning.
 
 Only names are read: of runs with the first line of their prompts, of models in pi's settings, of what is in the vault.
-What an agent may have written (a prompt) reaches the terminal with its control characters escaped.
+What an agent may have written (a prompt) reaches the terminal with its control characters escaped; and nothing is
+offered for the line itself but what every shell takes for one plain word, since bash puts it there as it is.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from impyard.runner.text import visible
 VARIABLE = "_IMPYARD_COMPLETE"
 MAX_RUNS = 40
 ABOUT_CHARS = 60
-MAX_RECEIPT_BYTES = 4 * 1024 * 1024
+RECEIPT_HEAD_BYTES = 64 * 1024  # the prompt stands in it, before all that may be long
 LOG_TAIL_BYTES = 32 * 1024
 MAX_DECISIONS = 20
-_MODEL = re.compile(r"[\w@][\w.:/@+-]*")  # what a shell takes for one word
+_WORD = re.compile(r"[\w@][\w.:/@+-]*")  # what every shell takes for one plain word
+_PROMPT = re.compile(rb'\n  "prompt": ("(?:[^"\\]|\\.)*")')
 
 Item = CompletionItem[str]
 Source = Callable[[click.Context], Iterator[Item]]
@@ -57,7 +59,15 @@ class BashComplete(ShellComplete):
         return f"{item.type},{item.value}"
 
 
-SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+class OurZshComplete(ZshComplete):
+    """zsh's `_describe` takes a backslash in what it shows for an escape of its own."""
+
+    def format_completion(self, item: CompletionItem[str]) -> str:
+        about = item.help.replace("\\", "\\\\") if item.help else None
+        return super().format_completion(CompletionItem(item.value, item.type, about))
+
+
+SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": OurZshComplete, "fish": FishComplete}
 
 
 def answer(root: click.Group, instruction: str) -> int:
@@ -83,7 +93,10 @@ class _Answering(ShellComplete):
         context = _resolve_context(self.cli, self.ctx_args, self.prog_name, args)
         what, incomplete = _resolve_incomplete(context, args, incomplete)
         if isinstance(what, click.Parameter) and (source := _source(context, what)):
-            return [item for item in source(context) if item.value.startswith(incomplete)]
+            found = (item for item in source(context) if item.value.startswith(incomplete))
+            return [item for item in found if _WORD.fullmatch(item.value)]
+        if isinstance(what, click.Option) and what.name == "take":  # a path in the project, as a file's mostly is
+            return [CompletionItem(incomplete, type="file")]
         return what.shell_complete(context, incomplete)
 
 
@@ -100,6 +113,8 @@ def _source(context: click.Context, param: click.Parameter) -> Source | None:
         return runs
     if name in ("id", "ids", "decision", "wanted") and not {"vault", "preset"} & set(path):
         return decisions
+    if "decisions" in path and name in ("hosts", "rules"):
+        return hosts if name == "hosts" else rules
     return {"model": models, "method": methods, "methods": methods, "reason": reasons, "reasons": reasons}.get(name)
 
 
@@ -120,8 +135,8 @@ def _about(run: Path) -> str:
     with contextlib.suppress(OSError, ValueError):
         handle = os.open(run / "run.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(handle, "rb") as file:
-            receipt = json.loads(file.read(MAX_RECEIPT_BYTES))
-        prompt = str(receipt.get("prompt") or "") if isinstance(receipt, dict) else ""
+            found = _PROMPT.search(file.read(RECEIPT_HEAD_BYTES))
+        prompt = json.loads(found[1]) if found else ""
         first = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
         return visible(first if len(first) <= ABOUT_CHARS else first[: ABOUT_CHARS - 1] + "…")
     return ""
@@ -129,19 +144,39 @@ def _about(run: Path) -> str:
 
 def decisions(context: click.Context) -> Iterator[Item]:
     """The newest decisions in the log, denied ones first."""
-    with open(_root(context) / "runs" / "decisions.jsonl", "rb") as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-        lines = log.read().splitlines()
-    found: list[dict[str, object]] = []
+    for entry in sorted(_newest(context), key=lambda entry: entry["verdict"] != "deny")[:MAX_DECISIONS]:
+        said = f"{entry['verdict']} {entry.get('method')} {entry.get('host')}{entry.get('path') or ''}"
+        yield CompletionItem(str(entry["id"]), help=visible(said[:ABOUT_CHARS]))
+
+
+def hosts(context: click.Context) -> Iterator[Item]:
+    """The hosts that were asked for of late."""
+    yield from map(CompletionItem, dict.fromkeys(str(entry.get("host")) for entry in _newest(context)))
+
+
+def rules(context: click.Context) -> Iterator[Item]:
+    """The rules that decided of late, by the names and places that the log has for them."""
+    named = (str(entry[key]) for entry in _newest(context) for key in ("rule", "at") if entry.get(key))
+    yield from map(CompletionItem, dict.fromkeys(named))
+
+
+def _newest(context: click.Context) -> list[dict[str, object]]:
+    """The decisions at the end of the log, newest first."""
+    from impyard.runner.decisions.logread import open_log
+
+    log = open_log(_root(context) / "runs" / "decisions.jsonl")
+    if log is None:
+        return []
+    with open(log, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+        lines = file.read(LOG_TAIL_BYTES).splitlines()
+    found = []
     for line in reversed(lines):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             entry = json.loads(line)
             if isinstance(entry, dict) and isinstance(entry.get("id"), str) and "verdict" in entry:
                 found.append(entry)
-    found.sort(key=lambda entry: entry["verdict"] != "deny")
-    for entry in found[:MAX_DECISIONS]:
-        said = f"{entry['verdict']} {entry.get('method')} {entry.get('host')}{entry.get('path') or ''}"
-        yield CompletionItem(visible(str(entry["id"])), help=visible(said[:ABOUT_CHARS]))
+    return found
 
 
 def models(context: click.Context) -> Iterator[Item]:
@@ -159,7 +194,7 @@ def models(context: click.Context) -> Iterator[Item]:
     with contextlib.suppress(Exception):
         custom = read_object(folder / "models.json").get("providers") or {}
         found |= {f"{name}/{one['id']}": None for name, entry in custom.items() for one in entry.get("models") or ()}
-    yield from (CompletionItem(name) for name in found if _MODEL.fullmatch(name))
+    yield from map(CompletionItem, found)
 
 
 def vault_names(context: click.Context) -> Iterator[Item]:

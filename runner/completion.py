@@ -6,7 +6,9 @@ import click
 
 # click's own for bash takes a colon for the end of a word, as bash itself does, and models have colons in their names.
 BASH = r"""_impyard_completion() {
-    local line=${COMP_LINE:0:COMP_POINT} word cut= item
+    local line=${COMP_LINE:0:COMP_POINT} command=$1 word cut= item
+    if [[ $command == "~/"* ]]; then command=$HOME/${command#"~/"}; fi
+    type -P -- "$command" >/dev/null || command=impyard
     word=${line##*[[:space:]=]}
     if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then cut=${word%"${word##*:}"}; fi
     COMPREPLY=()
@@ -16,7 +18,7 @@ BASH = r"""_impyard_completion() {
         file,*) compopt -o default ;;
         dir,*) compopt -o dirnames ;;
         esac
-    done < <(env IMPYARD_LINE="$line" _IMPYARD_COMPLETE=bash_complete "$1" 2>/dev/null)
+    done < <(env IMPYARD_LINE="$line" _IMPYARD_COMPLETE=bash_complete "$command" 2>/dev/null)
 }
 complete -o nosort -F _impyard_completion impyard
 """

@@ -62,9 +62,18 @@ def find_root(project: Path | None = None, *, start: Path | None = None) -> Path
             break
     for mark in (POLICY, Path(".git")):
         for folder in above:
-            if (folder / mark).exists() and not _no_project(folder):
+            if _is_there(folder / mark) and not _no_project(folder):
                 return folder
     return here
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is such a file or folder. In a folder that is closed to us there is: else that of a project further
+    up would be taken for it."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 def check_root(root: Path, secret_folders: Sequence[Path] = ()) -> None:

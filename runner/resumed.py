@@ -1,8 +1,9 @@
 """What an earlier run left to go on with: its workspace and pi's session. Read here, with care.
 
 Workspace and session are the box's: names, kinds, sizes and contents are whatever something hostile made of them. No
-link is followed, nothing but a file is read, and not more than MAX_SESSION_BYTES of it. The text itself goes where it
-came from, into a box, under a header that is written anew: whose session it is, and where, is not the box's to say.
+link is followed, nothing but a file is read, and not more than MAX_SESSION_BYTES of it, piece by piece. The text itself
+goes where it came from, into a box, under a header that is written anew: whose session it is, and where, is not the
+box's to say.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from impyard.runner.times import now
 MAX_SESSION_BYTES = 256 * 1024**2
 MAX_HEADER_BYTES = 64 * 1024
 MAX_ENTRIES = 10_000
+_BLOCK_BYTES = 1024**2
 DEFAULT_MODEL = " (its default model)"
 _NAME = re.compile(r"[0-9TZ-]{10,40}_([A-Za-z0-9._-]{1,128})\.jsonl")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?Z")
@@ -33,11 +35,24 @@ _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """pi's session without its header: `entries` are lines of JSON, as they were. `began` is ISO 8601."""
+    """pi's session: the open file, of which its entries, whole lines of JSON, are the bytes from `start` to `end`.
+    `began` is ISO 8601."""
 
-    entries: bytes
+    handle: int
+    start: int
+    end: int
     version: int
     began: str
+
+    def entries(self) -> Iterator[bytes]:
+        """The entries as they were, in pieces. Raises OSError when the file is not what it was."""
+        position = self.start
+        while position < self.end:
+            piece = os.pread(self.handle, min(_BLOCK_BYTES, self.end - position), position)
+            if not piece:
+                raise OSError("the session that the run goes on with was cut meanwhile")
+            position += len(piece)
+            yield piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +101,14 @@ def read_session(folder: Path, run: str, *, newest: bool) -> Session:
         if name is None:
             raise ImpyardError(f"run {run} has no session: it ended before the model's first answer", hint=hint)
         try:
-            return _parse(opened.read(name))
+            return opened.read(name)
         except (OSError, ValueError, RecursionError) as exc:
             why = (exc.strerror or str(exc)).lower() if isinstance(exc, OSError) else str(exc)
             raise ImpyardError(f"the session of run {run} cannot be used: {why}", hint=hint) from exc
 
 
-def session_file(session: Session, run: str, workspace: Path) -> tuple[str, bytes]:
-    """Name and content of the session file with which pi goes on, as that of the new `run`."""
+def write_session(session: Session, run: str, workspace: Path, folder: Path) -> Path:
+    """Write into `folder` the session file with which pi goes on, as that of the new `run`; close the old one."""
     header = {
         "type": "session",
         "version": session.version,
@@ -101,8 +116,14 @@ def session_file(session: Session, run: str, workspace: Path) -> tuple[str, byte
         "timestamp": session.began,
         "cwd": str(workspace),
     }
-    name = f"{re.sub('[:.]', '-', session.began)}_{run}.jsonl"
-    return name, json.dumps(header).encode() + b"\n" + session.entries
+    path = folder / f"{re.sub('[:.]', '-', session.began)}_{run}.jsonl"
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as new:
+            new.write(json.dumps(header).encode() + b"\n")
+            new.writelines(session.entries())
+    finally:
+        os.close(session.handle)
+    return path
 
 
 def model_of(receipt: Mapping[str, Any]) -> str | None:
@@ -131,21 +152,24 @@ class _Folder:
                     found.append((match[1] == run and not newest, changed, entry.name))
         return max(found)[2] if found else None
 
-    def read(self, name: str) -> bytes:
-        """A file, whole. Raises OSError, and ValueError for what is none or is too long."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(name, flags, dir_fd=self._handle), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ValueError("it is no file")
-            data = file.read(MAX_SESSION_BYTES + 1)
-        if len(data) > MAX_SESSION_BYTES:
-            raise ValueError(f"it is longer than {size_text(MAX_SESSION_BYTES)}")
-        return data
+    def read(self, name: str) -> Session:
+        """The session in a file. Raises OSError, and ValueError for what is none or is too long."""
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._handle)
+        try:
+            return _parse(handle)
+        except BaseException:
+            os.close(handle)
+            raise
 
 
-def _parse(data: bytes) -> Session:
-    """Raises ValueError for what does not begin as pi's sessions do."""
-    first, _, rest = data.partition(b"\n")
+def _parse(handle: int) -> Session:
+    """Raises OSError, and ValueError for what is no file, is too long or does not begin as pi's sessions do."""
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no file")
+    if status.st_size > MAX_SESSION_BYTES:
+        raise ValueError(f"it is longer than {size_text(MAX_SESSION_BYTES)}")
+    first = os.pread(handle, MAX_HEADER_BYTES + 1, 0).partition(b"\n")[0]
     if len(first) > MAX_HEADER_BYTES:
         raise ValueError("it does not begin as pi's sessions do")
     try:
@@ -155,8 +179,21 @@ def _parse(data: bytes) -> Session:
     version = header.get("version", 1) if isinstance(header, dict) else None
     if not isinstance(header, dict) or header.get("type") != "session" or type(version) is not int or version < 1:
         raise ValueError("it does not begin as pi's sessions do")
-    whole, end, _half = rest.rpartition(b"\n")  # a killed pi may have left half a line
-    if not whole.strip():
-        raise ValueError("nothing was said in it")
     began = header.get("timestamp")
-    return Session(whole + end, version, began if isinstance(began, str) and _TIME.fullmatch(began) else now())
+    began = began if isinstance(began, str) and _TIME.fullmatch(began) else now()
+    start = len(first) + 1
+    session = Session(handle, start, _end_of_lines(handle, start, status.st_size), version, began)
+    if not any(piece.strip() for piece in session.entries()):
+        raise ValueError("nothing was said in it")
+    return session
+
+
+def _end_of_lines(handle: int, start: int, size: int) -> int:
+    """Where the last whole line ends: a killed pi may have left half a one behind it."""
+    while size > start:
+        begin = max(start, size - _BLOCK_BYTES)
+        newline = os.pread(handle, size - begin, begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
+        size = begin
+    return start

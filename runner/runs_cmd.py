@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -317,7 +318,7 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
             pairs.append((name, "yes" if value is True else str(value)))
     transcript = run.paths.terminal_log if receipt.get("interactive") is True else run.paths.stdout
     for name, path in (("transcript", transcript), ("session", run.paths.session)):
-        if path.exists():
+        if os.path.exists(path):  # False for what lies in a closed folder
             pairs.append((name, str(path)))
     kept = [_mapping(item) for item in _sequence(receipt.get("kept"))]
     pairs += [("kept back", f"{item.get('path')} ({item.get('kind')}, {item.get('how')})") for item in kept]

@@ -85,8 +85,8 @@ def _chain_ends(root: Path, run: str | None) -> tuple[dict[str, tuple[int, str]]
         path = RunPaths(root, name).receipt
         try:
             receipt = read_receipt(path)
-        except ImpyardError:
-            if path.exists():
+        except ImpyardError as exc:
+            if not isinstance(exc.__cause__, FileNotFoundError):
                 unread.append(name)
             continue
         decisions = receipt.get("decisions")

@@ -6,7 +6,6 @@ Called by enclosure.py, in its order; nothing here knows the engine or the gatew
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from impyard.runner.agent import Agent, write_agent_folder
 from impyard.runner.keys import standins
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
-from impyard.runner.resumed import Resumed, session_file
+from impyard.runner.resumed import Resumed, write_session
 from impyard.runner.secretfiles import scan as secretscan
 from impyard.runner.user import BoxUser, group, hand_over, passwd
 
@@ -71,9 +70,7 @@ def write_files(
     for folder in [paths.session] + ([paths.workspace] if own_workspace else []):
         folder.mkdir(mode=0o700)
         if folder == paths.session and resumed is not None:
-            name, content = session_file(resumed.session, paths.id, resumed.workspace)
-            with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as new:
-                new.write(content)
+            write_session(resumed.session, paths.id, resumed.workspace, folder)
         hand_over(folder, user)
     # Whether the authority is any good is the gateway's to say; to look at it here would cost a tenth of a second.
     certificate = (authority.default_dir() / authority.CERT_FILE).read_bytes()

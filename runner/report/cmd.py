@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -12,6 +15,8 @@ from impyard.runner.policy.place import project_option
 from impyard.runner.project import find_root
 from impyard.runner.text import size_text
 
+OPENER_S = 3.0
+
 
 @click.command(short_help="Make one HTML file of a run: requests, denials, hosts, cost.")
 @click.argument("run", default="last")
@@ -19,7 +24,7 @@ from impyard.runner.text import size_text
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="FILE",
     help="Write it here; `-` is standard output. Default: report.html in the run's folder.",
 )
@@ -56,6 +61,20 @@ def report(run: str, project: Path | None, output: Path | None, opens: bool) -> 
         return 0
     size = report_file.write(target, pieces)
     click.echo(f"{target} ({size_text(size)})")
-    if opens:
-        click.launch(str(target))
+    if opens and not _opened(target):
+        click.echo(f"no browser was found; open {target} yourself", err=True)
     return 0
+
+
+def _opened(file: Path) -> bool:
+    """Hand a file to the desktop's opener; False when there is none, or it says at once that it knows no browser."""
+    opener = shutil.which("open" if sys.platform == "darwin" else "xdg-open")
+    if opener is None:
+        return False
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(
+        [opener, str(file)], stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+    )
+    with suppress(subprocess.TimeoutExpired):  # some openers last as long as the browser
+        return process.wait(OPENER_S) == 0
+    return True

@@ -12,13 +12,33 @@ from pathlib import Path
 
 import pytest
 
+from impyard.addon.reasons import REASONS
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault
+from impyard.runner import completing
 from impyard.runner.cli import main
 from impyard.runner.completion import SCRIPTS
 from tests.support.gateway import ROOT
 
 RUNS = ("20260102-030405-00aa", "20260203-040506-00bb")
+
+
+# What a shell would not take for one plain word.
+HOSTILE = (
+    "$(touch pwned)",
+    "`touch pwned`",
+    "d1;touch pwned",
+    "d1 ",
+    "d1\n",
+    "~",
+    "-x",
+    "*",
+    "'d1",
+    "d\\1",
+    "!1",
+    "=ls",
+    "",
+)
 
 
 @pytest.fixture
@@ -29,10 +49,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (project / "policies" / "gateway.yaml").write_text("networkPolicies: []\n")
     for run, prompt in zip(RUNS, ("\n fix it\nplease", "colour \x1b[31m" + "x" * 100), strict=True):
         (project / "runs" / run).mkdir(parents=True)
-        (project / "runs" / run / "run.json").write_text(json.dumps({"prompt": prompt}))
+        (project / "runs" / run / "run.json").write_text(json.dumps({"run": run, "prompt": prompt}, indent=2))
     (project / "runs" / "other").mkdir()
     lines = [{"id": f"d{n}", "verdict": v, "method": "GET", "host": "a.test", "path": "/x"} for n, v in enumerate("ad")]
     lines[0]["verdict"], lines[1]["verdict"] = "allow", "deny"
+    lines[0] |= {"rule": "a-read", "at": "gateway.yaml:4"}
+    lines += [{**lines[1], "id": word, "host": word, "rule": word} for word in HOSTILE]
     (project / "runs" / "decisions.jsonl").write_text(
         "".join(f"{json.dumps(line)}\n" for line in lines) + '{"id": "half'
     )
@@ -79,7 +101,10 @@ def offered(line: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
         ("impyard decisions show ", ["d1", "d0"]),
         ("impyard policy allow d1", ["d1"]),
         ("impyard policy preset add pi", ["pip"]),
+        ("impyard decisions --reason ", list(REASONS)),
         ("impyard decisions --reason secret", ["secret-in-request"]),
+        ("impyard decisions --host ", ["a.test"]),
+        ("impyard decisions --rule ", ["a-read", "gateway.yaml:4"]),
         ("impyard policy explain PA", ["PATCH"]),
         ("impyard runs --project /nowhere show ", []),
         ("impyard nothing ", []),
@@ -94,6 +119,20 @@ def test_what_is_offered(place: Path, capfd: pytest.CaptureFixture[str], line: s
 
 def test_files_are_left_to_the_shell(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert offered("impyard run --policy ", capfd) == ["file,"]
+    assert offered("impyard runs apply --take src/", capfd) == ["file,src/"]
+
+
+def test_a_pipe_in_the_logs_place_keeps_nobody_waiting(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = place / "runs" / "decisions.jsonl"
+    log.unlink()
+    os.mkfifo(log)
+    assert offered("impyard decisions show ", capfd) == []
+
+
+def test_of_a_long_receipt_only_the_beginning_is_read(place: Path) -> None:
+    receipt = place / "runs" / RUNS[0] / "run.json"
+    receipt.write_text(json.dumps({"run": RUNS[0], "prompt": 'say "a\\"', "files": ["x" * 100_000]}, indent=2)[:-9])
+    assert completing._about(receipt.parent) == 'say "a\\"'
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -106,7 +145,7 @@ def test_runs_come_with_their_prompts_escaped_and_short(
     assert main([]) == 0
     out = capfd.readouterr().out
     assert "fix it" in out and "please" not in out
-    assert "colour \\x1b[31m" in out and "\x1b" not in out and "x" * 70 not in out
+    assert {"zsh": "colour \\\\x1b[31m", "fish": "colour "}[shell] in out and "\x1b" not in out and "x" * 70 not in out
     assert out.index(RUNS[1]) < out.index(RUNS[0])
 
 
@@ -135,6 +174,7 @@ def test_a_real_bash_completes_on_a_terminal(place: Path, tmp_path: Path) -> Non
     (tmp_path / "rc").write_text("PS1='ready> '\nset +o history\nsource <(impyard completion bash)\n")
     inner, outer = pty.openpty()
     env = {**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "TERM": "dumb", "COLUMNS": "200"}
+    env["HOME"] = str(tmp_path)
     shell = ["bash", "--noprofile", "--rcfile", str(tmp_path / "rc"), "-i"]
     process = subprocess.Popen(shell, stdin=outer, stdout=outer, stderr=outer, env=env, start_new_session=True)
     os.close(outer)
@@ -156,7 +196,9 @@ def test_a_real_bash_completes_on_a_terminal(place: Path, tmp_path: Path) -> Non
         until(b"house/m:70b ")
         os.write(inner, b"\x15impyard vault remove g\t")
         until(b"github ")
-        os.write(inner, b"\x15impyard nothing at all \t\x15echo en'd'\r")
+        os.write(inner, b"\x15~/bin/impyard repo\t")
+        until(b"~/bin/impyard report ")
+        os.write(inner, b"\x15impyard decisions show $(\t\x15impyard nothing at all \t\x15echo en'd'\r")
         until(b"echo en'd'")
         until(b"end")
         assert b"rror" not in shown

@@ -44,6 +44,10 @@ class Result(NamedTuple):
 Report = Callable[..., Result]
 
 
+def files_in(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_symlink() or path.is_file()]
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     engine.client.cache_clear()
@@ -355,6 +359,46 @@ def test_nothing_is_written_where_the_agent_can(run: Recorded, report: Report, p
     result = report(output=str(run.paths.folder / place))
     assert result.status == 1 and "lies where the agent can write" in result.err
     assert not list(run.root.rglob("r.html"))
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["runs/decisions.jsonl", "runs/new.html", "runs/{}/run.json", "policies/gateway.yaml", "/dev/stdout", "link"],
+)
+def test_nothing_but_a_report_is_replaced(run: Recorded, report: Report, place: str) -> None:
+    """And no link: that of /dev is the machine's. Control: a report, and an empty file, are."""
+    run.end()
+    (run.root / "policies").mkdir(exist_ok=True)
+    (run.root / "policies" / "gateway.yaml").write_text("networkPolicies: []\n")
+    (run.root / "link").symlink_to("policies/gateway.yaml")
+    target = run.root / place.format(run.paths.id)
+    if place == "/dev/stdout":
+        (run.root / "dev").mkdir()
+        target = run.root / "dev" / "stdout"
+        target.symlink_to("/proc/self/fd/1")
+    before = {path: os.readlink(path) if path.is_symlink() else path.read_bytes() for path in files_in(run.root)}
+    result = report(output=str(target))
+    assert result.status == 1 and "-o" in result.err
+    after = {path: os.readlink(path) if path.is_symlink() else path.read_bytes() for path in files_in(run.root)}
+    assert before == after
+    (run.root / "empty").touch()
+    for name in ("empty", "empty", f"runs/{run.paths.id}/other.html"):
+        assert report(output=str(run.root / name)).status == 0
+
+
+@pytest.mark.parametrize(("script", "said"), [("echo noise; exit 3", True), ("exit 0", False), (None, True)])
+def test_a_machine_without_a_browser_says_so_in_a_line(
+    run: Recorded, report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, said: bool
+) -> None:
+    run.end()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if script:
+        for name in ("xdg-open", "open"):
+            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / name).chmod(0o755)
+    result = report("--open", output=None)
+    assert result.status == 0 and "noise" not in result.out + result.err
+    assert result.err == (f"no browser was found; open {run.paths.folder}/report.html yourself\n" if said else "")
 
 
 def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(

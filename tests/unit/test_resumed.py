@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +24,7 @@ from impyard.runner import cli, leftovers, resumed, run_cmd, run_options
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
 from impyard.runner.resume_cmd import resume
-from impyard.runner.resumed import find_workspace, model_of, read_session, session_file
+from impyard.runner.resumed import find_workspace, model_of, read_session, write_session
 from tests.support.fuzz import examples
 
 RUN, NEXT = "20261130-101500-1a2b", "20261130-111500-3c4d"
@@ -36,6 +38,10 @@ def lines(*records: object) -> bytes:
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
+def entries_of(folder: Path, *, newest: bool) -> bytes:
+    return b"".join(read_session(folder, RUN, newest=newest).entries())
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "session").mkdir()
@@ -45,15 +51,15 @@ def folder(tmp_path: Path) -> Path:
 def test_the_session_goes_on_under_a_header_of_the_new_run(folder: Path, tmp_path: Path) -> None:
     (folder / NAME).write_bytes(lines(HEADER, ENTRY, ENTRY))
     session = read_session(folder, RUN, newest=False)
-    name, content = session_file(session, NEXT, tmp_path)
-    assert name == f"2026-11-30T10-15-02-120Z_{NEXT}.jsonl"
-    header, *entries = map(json.loads, content.splitlines())
+    file = write_session(session, NEXT, tmp_path, tmp_path)
+    assert file == tmp_path / f"2026-11-30T10-15-02-120Z_{NEXT}.jsonl" and file.stat().st_mode & 0o777 == 0o600
+    header, *entries = map(json.loads, file.read_bytes().splitlines())
     assert header == {**HEADER, "id": NEXT, "cwd": str(tmp_path)} and entries == [ENTRY, ENTRY]
 
 
 def test_half_a_line_at_the_end_is_left_out(folder: Path) -> None:
     (folder / NAME).write_bytes(lines(HEADER, ENTRY) + b'{"type":"mess')
-    assert read_session(folder, RUN, newest=False).entries == lines(ENTRY)
+    assert entries_of(folder, newest=False) == lines(ENTRY)
 
 
 def test_the_runs_own_session_is_taken_and_the_newest_where_a_person_may_have_begun_another(folder: Path) -> None:
@@ -61,8 +67,8 @@ def test_the_runs_own_session_is_taken_and_the_newest_where_a_person_may_have_be
     (folder / NAME).write_bytes(lines(HEADER, ENTRY))
     (folder / OTHER).write_bytes(lines(HEADER, ENTRY, ENTRY))
     os.utime(folder / NAME, ns=(0, 0))
-    assert read_session(folder, RUN, newest=False).entries == lines(ENTRY)
-    assert read_session(folder, RUN, newest=True).entries == lines(ENTRY, ENTRY)
+    assert entries_of(folder, newest=False) == lines(ENTRY)
+    assert entries_of(folder, newest=True) == lines(ENTRY, ENTRY)
 
 
 def a_link(folder: Path, outside: Path) -> None:
@@ -133,17 +139,42 @@ def test_what_is_no_session_is_refused_and_never_followed(
 @given(st.binary(max_size=200), st.booleans())
 @examples(60)
 def test_whatever_is_in_it_is_a_session_or_refused(data: bytes, with_header: bool) -> None:
+    with tempfile.TemporaryFile(buffering=0) as file:
+        file.write((lines(HEADER) if with_header else b"") + data)
+        try:
+            session = resumed._parse(file.fileno())
+        except (ValueError, RecursionError):
+            return
+        entries = b"".join(session.entries())
+    whole = data if with_header else data.partition(b"\n")[2]
+    assert entries == whole[: whole.rfind(b"\n") + 1] and entries.strip()
+
+
+def test_a_long_session_is_not_held_in_memory(folder: Path, tmp_path: Path) -> None:
+    """Nor is half a line at its end, be it as long."""
+    entries = lines({"x": "y" * 3_000_000}) * 4
+    (folder / NAME).write_bytes(lines(HEADER) + entries + b"z" * 5_000_000)
+    tracemalloc.start()
     try:
-        session = resumed._parse((lines(HEADER) if with_header else b"") + data)
-    except (ValueError, RecursionError):
-        return
-    assert session.entries and data.startswith(session.entries)
+        file = write_session(read_session(folder, RUN, newest=False), NEXT, tmp_path, tmp_path)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert file.read_bytes().partition(b"\n")[2] == entries and most < 4_000_000
+
+
+def test_a_session_that_is_cut_meanwhile_is_an_error(folder: Path, tmp_path: Path) -> None:
+    (folder / NAME).write_bytes(lines(HEADER, ENTRY, ENTRY))
+    session = read_session(folder, RUN, newest=False)
+    os.truncate(folder / NAME, len(lines(HEADER, ENTRY)))
+    with pytest.raises(OSError, match="cut meanwhile"):
+        write_session(session, NEXT, tmp_path, tmp_path)
 
 
 def test_a_made_up_time_is_not_put_into_a_file_name(folder: Path) -> None:
     (folder / NAME).write_bytes(lines({**HEADER, "timestamp": "../../../etc/x"}, ENTRY))
-    name, _ = session_file(read_session(folder, RUN, newest=False), NEXT, folder)
-    assert "/" not in name and name.endswith(f"_{NEXT}.jsonl")
+    file = write_session(read_session(folder, RUN, newest=False), NEXT, folder, folder)
+    assert file.parent == folder and file.name.endswith(f"_{NEXT}.jsonl")
 
 
 def test_the_workspace_is_the_runs_own_or_the_one_it_went_on_in(tmp_path: Path) -> None:
