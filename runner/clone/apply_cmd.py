@@ -6,14 +6,16 @@ import errno
 import os
 import sys
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner.clone import places as cloneplaces
+from impyard.runner.clone.batch import Batch
 from impyard.runner.clone.branch import check_branch, make_branch
-from impyard.runner.clone.git import Project, quoted_folders
+from impyard.runner.clone.git import Project
 from impyard.runner.clone.held import held_back
 from impyard.runner.clone.merge import IN_THE_WAY, NOT_COMMITTED, OTHER, Plan, Step, make_plan
 from impyard.runner.clone.paths import LINK
@@ -162,31 +164,30 @@ def _agreed(question: str, *, yes: bool) -> bool:
     return False
 
 
-def _content(work: Work, repository: Project, step: Step) -> bytes:
+def _content(work: Work, repository: Project, step: Step, checked_out: Batch) -> bytes:
     """What to write: as git would check it out by your settings, but for filters, which such a file has none of."""
     if step.entry is None:
         return b""
     if not step.converts or step.entry.mode == LINK:
         return work.scratch.content(step.entry.id)
-    env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_folders([work.scratch.objects, *work.scratch.others])}
-    where = b"--path=" + os.fsencode(repository.prefix) + step.path
-    words: tuple[str | bytes, ...] = ("cat-file", "--filters", where, step.entry.id)
-    return repository.git(*words, env=env, doing="check out a file", at_top=True)
+    return checked_out.content(step.entry.id, os.fsencode(repository.prefix) + step.path)
 
 
 def _prepare(work: Work, repository: Project, plan: Plan, drafts: cloneplaces.Drafts) -> None:
     """Write all drafts, and look whether each change can be made: all of it, or nothing."""
     root = repository.root
+    others = [work.scratch.objects, *work.scratch.others]
     gone = {step.path for step in plan.steps if step.entry is None}
     step = plan.steps[0]
     try:
-        for step in plan.steps:
-            if step.entry is not None:
-                mode = step.entry.mode
-                data = _content(work, repository, step)
-                drafts.put(step.path, data, is_program=mode == "100755", is_link=mode == LINK)
-            elif not cloneplaces.may_remove(root, step.path):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        with Batch(partial(repository.start, others=others), filters=True) as checked_out:
+            for step in plan.steps:
+                if step.entry is not None:
+                    mode = step.entry.mode
+                    data = _content(work, repository, step, checked_out)
+                    drafts.put(step.path, data, is_program=mode == "100755", is_link=mode == LINK)
+                elif not cloneplaces.may_remove(root, step.path):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         for step in plan.steps:
             is_full = step.seen.kind == "folder" and not cloneplaces.is_emptied(root, step.path, gone.__contains__)
             if is_full or cloneplaces.changed(step.seen, root, step.path):

@@ -23,25 +23,17 @@ from pathlib import Path
 from typing import IO
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.text import shortened, visible
+from impyard.runner.clone.batch import Batch, GitFailed
 
 GIT_LIMIT_S = 600.0
 SCRATCH = "impyard-scratch-"
 STALE_S = 60.0  # until then it may be one that is not locked yet
-SHOWN_WORDS = 300  # of what git says
 BIG_FILE = "32m"  # git shows no text difference of a larger one
 # As the bytes are: what is in the box is what is in git's objects, so that no filter is ever needed.
 RAW_ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
 LS_TREE = ("ls-tree", "-r", "-l", "-z", "--full-tree")
+_QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "advice.addEmbeddedRepo=false")
 _NOBODY = {"NAME": "impyard", "EMAIL": "impyard@localhost"}
-
-
-class GitFailed(ImpyardError):
-    """git did not do it; the message has its words."""
-
-    def __init__(self, words: str, doing: str) -> None:
-        said = shortened(visible(words.strip().replace("\n", "; ")), SHOWN_WORDS).rstrip(".")
-        super().__init__(f"git cannot {doing}: {said or 'it says nothing'}", hint="try it there with git itself")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +129,20 @@ class Project:
         at_top: bool = False,
     ) -> tuple[int, bytes]:
         """The exit status, one of `fine`, and the answer."""
-        own = _environment()
-        own |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_LITERAL_PATHSPECS": "0", "LC_ALL": "C"}
-        quiet = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "advice.addEmbeddedRepo=false")
         folder = self.top if at_top else self.root
-        return _run(["git", *quiet, *words], {**own, **(env or {})}, folder, stdin, doing, fine)
+        return _run(["git", *_QUIET, *words], {**_quiet_environment(), **(env or {})}, folder, stdin, doing, fine)
+
+    def start(self, *words: str | bytes, stdin: int, others: Sequence[Path]) -> subprocess.Popen[bytes]:
+        """git as a process, at the top, for many answers; it reads objects from the folders `others` too. Its own words
+        are thrown away."""
+        return subprocess.Popen(
+            ["git", *_QUIET, *words],
+            env={**_quiet_environment(), "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_folders(others)},
+            cwd=self.top,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
 
     def plain(self, *words: str, env: Mapping[str, str], doing: str) -> bytes:
         """git's answer at the top, with these variables and none of our settings."""
@@ -204,9 +205,11 @@ class Scratch(AbstractContextManager["Scratch"]):
             (self.folder / part).mkdir(parents=True)
         self.work.mkdir()
         write_repository(self.folder, self.form)
+        self._batch = Batch(self.start)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._batch.__exit__()
         shutil.rmtree(self._base, ignore_errors=True)
         os.close(self._hold)
 
@@ -308,7 +311,7 @@ class Scratch(AbstractContextManager["Scratch"]):
     def content(self, name: str) -> bytes:
         with suppress(FileNotFoundError):  # one that `put` has stored: no process for it
             return zlib.decompress((self.objects / name[:2] / name[2:]).read_bytes()).partition(b"\0")[2]
-        return self.git("cat-file", "blob", name)
+        return self._batch.content(name)
 
     def tree(self, name: str) -> Tree:
         """The files of a tree."""
@@ -342,6 +345,11 @@ def _remove_stale() -> None:
                         shutil.rmtree(entry.path, ignore_errors=True)
                 finally:
                     os.close(handle)
+
+
+def _quiet_environment() -> dict[str, str]:
+    own = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_LITERAL_PATHSPECS": "0", "LC_ALL": "C"}
+    return _environment() | own
 
 
 def _environment() -> dict[str, str]:

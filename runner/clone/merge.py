@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from impyard.runner.clone.git import Entry, Project, blob_id, quoted_folders
+from impyard.runner.clone.batch import Batch
+from impyard.runner.clone.git import Entry, Project, blob_id
 from impyard.runner.clone.held import held_back
 from impyard.runner.clone.paths import LINK, SUBMODULE, remark
 from impyard.runner.clone.places import NOWHERE, Place, is_emptied, look
@@ -55,8 +58,12 @@ class Plan:
 
 def make_plan(work: Work, project: Project, take: Collection[bytes]) -> Plan:
     """What would be done. `take` are changes to take that are held back otherwise. Raises ImpyardError and OSError."""
+    with _Yours(work, project, work.left.changes) as looks:
+        return _plan(work, project, take, looks)
+
+
+def _plan(work: Work, project: Project, take: Collection[bytes], looks: _Yours) -> Plan:
     changes = work.left.changes
-    looks = _Yours(work, project, changes)
     filters = {path: name for path in changes if (name := looks.filter_of(path))}
     plan = Plan(held=held_back(work, project, take, filters))
     for path, name in filters.items():
@@ -79,7 +86,7 @@ def make_plan(work: Work, project: Project, take: Collection[bytes]) -> Plan:
 _KEPT = Entry("", "")
 
 
-class _Yours:
+class _Yours(AbstractContextManager["_Yours"]):
     """The checkout as git sees it: what is committed, what is staged, and what your attributes say."""
 
     def __init__(self, work: Work, project: Project, paths: Collection[bytes]) -> None:
@@ -88,6 +95,14 @@ class _Yours:
         self.staged, self.open, self.sparse = project.index()
         self.attributes = _attributes(project, paths)
         self.autocrlf = (project.setting("core.autocrlf") or "false").lower() in ("true", "input")
+
+        others = [work.scratch.objects, *work.scratch.others]
+        self._stored = Batch(partial(project.start, others=others))
+        self._checked_out = Batch(partial(project.start, others=others), filters=True)
+
+    def __exit__(self, *_: object) -> None:
+        self._stored.__exit__()
+        self._checked_out.__exit__()
 
     def filter_of(self, path: bytes) -> str:
         value = self.attributes.get(path, {}).get("filter", "")
@@ -105,9 +120,12 @@ class _Yours:
         if place.kind != "file":
             return None
         name = blob_id(place.data, form)
-        if self.converts(path) and name not in {entry.id for entry in self._known(path)}:
-            where = b"--path=" + os.fsencode(self.project.prefix) + path
-            words: tuple[str | bytes, ...] = ("hash-object", where, "--stdin")
+        if self.converts(path) and name not in (known := list(dict.fromkeys(entry.id for entry in self._known(path)))):
+            full = os.fsencode(self.project.prefix) + path
+            for one in known:  # as it was checked out: what git would make of it needs a process for each file
+                if self._checked_out.content(one, full) == place.data:
+                    return Entry(FILES[place.is_program], one)
+            words: tuple[str | bytes, ...] = ("hash-object", b"--path=" + full, "--stdin")
             name = self.project.git(*words, stdin=place.data, doing="read your files", at_top=True).decode().strip()
         return Entry(FILES[place.is_program], name)
 
@@ -125,12 +143,11 @@ class _Yours:
         return new is None or b"\0" not in self.work.scratch.content(new.id)[:BINARY_BYTES]
 
     def content(self, entry: Entry) -> bytes:
-        env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_folders([self.work.scratch.objects])}
-        return self.project.git("cat-file", "blob", entry.id, env=env, doing="read a file of yours")
+        return self._stored.content(entry.id)
 
     def _known(self, path: bytes) -> list[Entry]:
         trees: tuple[Mapping[bytes, Entry | None], ...] = (self.staged, self.work.base, self.work.left.changes)
-        return [entry for tree in trees if (entry := tree.get(path)) is not None]
+        return [entry for tree in trees if (entry := tree.get(path)) is not None and entry.mode in FILES]
 
 
 def _decide(yours: _Yours, path: bytes, old: Entry | None, new: Entry | None, place: Place) -> tuple[Step | None, str]:

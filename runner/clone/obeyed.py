@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from impyard.runner.clone.git import GitFailed, Project
+from impyard.runner.clone.batch import GitFailed
+from impyard.runner.clone.git import Project
 from impyard.runner.clone.links import Links
 from impyard.runner.gitsettings import text_of_file
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,42 @@ def test_line_ends_are_those_of_your_checkout_and_filters_are_not_run(tmp_path: 
     assert git(root, "show", "all:x.bin") == "agent" and not (tmp_path / "ran").exists()
     git(root, "checkout", "--quiet", "all")
     assert (tmp_path / "ran").exists(), "the control: git runs it when you check that out"
+
+
+def test_not_a_process_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    many = {f"{kind}{number}": f"{number}\n" for kind in ("text", "tool") for number in range(40)}
+    root = new_repository(tmp_path / "p", {**many, "odd\nname": "odd\n", "merged": LINES, "later": "1\n"})
+    git(root, "config", "core.autocrlf", "true")
+    for name in (*many, "odd\nname", "merged"):
+        (root / name).write_bytes((root / name).read_bytes().replace(b"\n", b"\r\n"))
+    paths, _ = clone_of(root)
+    for number in range(40):
+        (paths.workspace / f"text{number}").write_text(f"agent\n\0\n{number}" if number % 2 else f"agent\n{number}")
+        (paths.workspace / f"tool{number}").chmod(0o755)
+    (paths.workspace / "odd\nname").write_text("agent\nodd\n")
+    (paths.workspace / "merged").write_text(LINES.replace("line 3\n", "agent\n"))
+    mine = LINES.replace("line 15\n", "mine\n")
+    commit(root, {"merged": mine}, "mine")
+    started: list[Any] = []
+    own = subprocess.Popen.__init__
+
+    def counted(*words: Any, **options: Any) -> None:
+        started.append(words)
+        own(*words, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", counted)
+    assert impyard(paths, "apply", "--yes", "--take", "odd\nname") == 0
+    assert 10 < len(started) < 40, "of 82 changes"
+    for number in range(40):
+        content = f"agent\n\0\n{number}" if number % 2 else f"agent\r\n{number}"  # git converts no NUL
+        assert (root / f"text{number}").read_bytes() == content.encode()
+        tool = root / f"tool{number}"
+        assert tool.read_bytes() == f"{number}\r\n".encode() and tool.stat().st_mode & 0o100
+    assert (root / "odd\nname").read_bytes() == b"agent\r\nodd\r\n"
+    assert (root / "merged").read_bytes() == mine.replace("line 3\n", "agent\n").replace("\n", "\r\n").encode()
+    (paths.workspace / "later").write_text("2\n")
+    (root / "later").write_text("not committed\r\n")
+    assert impyard(paths, "apply", "--yes") == 1 and "later: you have changed it" in capsys.readouterr().err
 
 
 def test_a_branch_has_the_changes_on_top_of_what_was_cloned(run: RunPaths, capsys: Any) -> None:
