@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,9 @@ HEAD = (
 )
 NO_OUTCOME = ("", "", "", "", "")
 # A spreadsheet takes a cell that begins so for a formula, and computes it when it opens the file.
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA = ("=", "+", "-", "@", "\t", "\r", *"\uff1d\uff0b\uff0d\uff20")
+# Where the spreadsheet's own separator is none of ours, a cell may begin in the middle of one.
+_BEGUN = re.compile(r"""([;|]["'\s]*)(?=[=+@\uff1d\uff0b\uff0d\uff20-])""")
 
 
 def write_csv(log: Path, selection: Selection, count: int | None = None) -> None:
@@ -48,10 +51,10 @@ def write_table(head: Sequence[str], records: Iterable[Iterable[Any]]) -> None:
 
 def cell(value: Any) -> Any:
     """A value as it may stand in a spreadsheet: numbers as they are, text without control characters, and with an
-    apostrophe before what would be a formula."""
+    apostrophe before what would be a formula, also behind a `;`."""
     if not isinstance(value, str):
         return value
-    text = visible(value)
+    text = _BEGUN.sub(r"\1'", visible(value))
     return f"'{text}" if text.startswith(FORMULA) or value.startswith(FORMULA) else text
 
 

@@ -168,7 +168,7 @@ class Failures:
             if outcome is None:
                 continue
             row = self._open.pop(outcome.id, None)
-            if outcome.error is None:
+            if not outcome.failed:
                 continue
             if row is not None:
                 yield row._replace(outcome=outcome)

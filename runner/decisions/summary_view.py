@@ -93,7 +93,7 @@ def _print(groups: Sequence[Group], columns: int) -> None:
     from rich.text import Text
 
     wide = columns >= WIDE_COLUMNS
-    console = Console(highlight=False, width=columns, color_system=None if wants_plain() else "auto")
+    console = Console(highlight=False, width=columns, height=25, color_system=None if wants_plain() else "auto")
     rows = [(group.host, _row(group, wide)) for group in groups]
     heads = ["method", "path", "allowed", *(["failed"] if wide else []), "denied", "up", "down"]
     heads += ["first (UTC)", "last (UTC)"] if wide else []

@@ -46,7 +46,10 @@ class Table:
 
     def __init__(self, console: Console | None = None) -> None:
         colours: Literal["auto"] | None = None if wants_plain() else "auto"  # NO_COLOR alone would leave bold and dim
-        self._console = console or Console(highlight=False, color_system=colours, width=columns_of(sys.stdout))
+        # Without a height, rich takes a terminal that is dumb for one of 80 columns.
+        self._console = console or Console(
+            highlight=False, color_system=colours, width=columns_of(sys.stdout), height=25
+        )
         self._date = ""
         self._headed = False
         self._widths: dict[str, int] = {}

@@ -44,11 +44,7 @@ def show(log: Path, selection: Selection, *, count: int, following: bool, as_jso
     rows = rows_of(lines[older:])
     emit = emitter(as_json)
     try:
-        failures = (
-            outcomes.Failures(outcomes.path_beside(log))
-            if following and (not as_json or selection.only_failed)
-            else None
-        )
+        failures = _failures(log, selection) if following and (not as_json or selection.only_failed) else None
         if not as_json:
             rows = _joined(log, rows)
             if selection.only_failed:
@@ -154,6 +150,17 @@ def follow_log(
 def rows_of(lines: Iterable[logread.Line]) -> list[Row]:
     """What the lines hold; damaged ones are left out."""
     return [Row(line.text, entry) for line in lines if (entry := parse(line.text)) is not None]
+
+
+def _failures(log: Path, selection: Selection) -> outcomes.Failures | None:
+    """Follows what becomes of the requests. Where that cannot be read, decisions are shown all the same."""
+    try:
+        return outcomes.Failures(outcomes.path_beside(log))
+    except ImpyardError as exc:
+        if selection.only_failed:
+            raise
+        click.echo(f"warning: what becomes of the requests is not shown: {exc.message}", err=True)
+        return None
 
 
 def _joined(log: Path, rows: list[Row]) -> list[Row]:

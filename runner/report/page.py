@@ -135,7 +135,7 @@ def _head(report: Report) -> Node:
 
 
 def _state(report: Report) -> str:
-    return STATES.get(report.run.state, report.run.state)
+    return STATES.get(report.run.state) or shortened(report.run.state, 60)
 
 
 def _figures(report: Report) -> Element:

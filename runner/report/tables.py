@@ -277,7 +277,7 @@ def facts(report: Report) -> Element:
         ("Policy", ", ".join(map(str, sequence(policy.get("files")))) or None),
         ("Policy hash", _code(policy.get("hash"))),
         ("Checks of the box", f"{good} of {len(probes)} as expected" if probes else None),
-        *(("A check that failed", text) for text in bad),
+        *(("A check that failed", text) for text in bad[:MAX_FILES]),
         ("Kept from the box", len(sequence(receipt.get("kept"))) or None),
         ("Limits", ", ".join(_limits(limits)) or None),
         ("Workspace", _code(receipt.get("workspace"))),

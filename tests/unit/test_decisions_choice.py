@@ -19,8 +19,8 @@ from impyard.addon.reasons import REASONS
 from impyard.runner import cli
 from impyard.runner.decisions import outcome_stream
 from impyard.runner.decisions import summary as decisions_summary
-from impyard.runner.decisions.lines import Selection
-from impyard.runner.decisions.outcomes import Failures, failures
+from impyard.runner.decisions.lines import Selection, parse
+from impyard.runner.decisions.outcomes import Failures, Row, failures
 from impyard.runner.decisions.summary import Summary, summed_up
 from impyard.runner.decisions.view import follow_log
 from impyard.runner.decisions.when import moment
@@ -261,6 +261,17 @@ def test_a_line_that_is_too_long_is_damage_in_every_view(
 
 
 # -- CSV --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["/a;=1+1", '/a;"=1', "/a; @x", "/a|-1", "\uff1d1+1"])
+@pytest.mark.parametrize("separator", ",;|")
+def test_no_cell_is_a_formula_whatever_separates_them(
+    project: Path, decisions: Command, text: str, separator: str
+) -> None:
+    (project / "runs" / "decisions.jsonl").write_bytes(decision(4, text))
+    rows = list(csv.reader(io.StringIO(decisions("--csv").out), delimiter=separator))
+    assert [cell for row in rows for cell in row if cell.strip(' "').startswith(tuple("=+-@\uff1d"))] == []
+    assert "1" in str(rows) or "x" in str(rows)
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
@@ -594,3 +605,10 @@ def test_what_was_denied_after_all_is_no_failure(project: Path) -> None:
     outcomes.write_bytes(outcome(1, error="gone") + outcome(2, error=later) + b'"error":"\n' + outcome(3))
     assert list(failures(outcomes)) == [f"{RUN}.1"]
     assert list(failures(outcomes, stamp(1))) == [f"{RUN}.1"], "its clock may have been set back"
+    outcomes.write_bytes(b"")
+    following = Failures(outcomes)
+    rows = [Row(b"", entry) for seq in (1, 2) if (entry := parse(decision(seq, "/"))) is not None]
+    assert list(following.expect(rows)) == []
+    outcomes.write_bytes(outcome(1, error=later) + outcome(2, error="gone"))
+    assert [row.entry.seq for row in following.news()] == [2]
+    following.close()

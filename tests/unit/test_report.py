@@ -249,6 +249,14 @@ def test_no_number_of_the_box_or_the_receipt_is_fatal(run: Recorded, report: Rep
     assert "hello" in report().text
 
 
+def test_a_receipt_of_any_size_is_a_page_of_bounded_size(run: Recorded, report: Report) -> None:
+    long = "x" * 1_000_000
+    names = ("ca", "resumes", "workspace", "model", "error", "pi")
+    more: dict[str, Any] = dict.fromkeys(names, long)
+    run.end(long, **more, image={"id": long}, policy={"hash": long}, probes=[{"name": long, "ok": False}] * 3)
+    assert len(report().out) < 200_000
+
+
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "9999-12-31T23:59:59Z"])
 def test_no_time_of_the_log_or_the_receipt_is_fatal(run: Recorded, report: Report, time: str) -> None:
     run.decide(UNLISTED, request())
