@@ -50,8 +50,10 @@ def apply(run: str, project: Path | None, take: Sequence[str], branch: str | Non
     root = find_root(project)
     with opened(root, run) as work:
         if work.busy:
-            why = work.busy.doubt or f"run {work.busy.id} is still at work"
-            raise ImpyardError(why, hint=f"wait for its end, or `impyard runs stop {work.busy.id}`")
+            state = "is still at work" if work.busy.lives else f"may still be at work: {work.busy.doubt}"
+            raise ImpyardError(
+                f"run {work.busy.id} {state}", hint=f"wait for its end, or `impyard runs stop {work.busy.id}`"
+            )
         names = _names(take, work)
         repository = Project(root)
         if repository.prefix != work.made.prefix or repository.form != work.made.form:

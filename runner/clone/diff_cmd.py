@@ -124,6 +124,7 @@ def _say_what_is_missing(work: Work) -> None:
         count = work.left.ignored
         what = "1 file or folder that git ignores" if count == 1 else f"{count} files and folders that git ignores"
         click.echo(f"left out: {what}", err=True)
-    if work.busy and work.busy.lives:
+    if work.busy:
         who = "the run" if work.busy.id == work.run.id else f"run {work.busy.id}"
-        click.echo(f"{who} is still at work: this is what is there now", err=True)
+        state = "is still" if work.busy.lives else "may still be"
+        click.echo(f"{who} {state} at work: this is what is there now", err=True)

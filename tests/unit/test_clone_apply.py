@@ -381,6 +381,10 @@ def test_no_clone_is_applied_while_a_run_works_in_it(
     write_json(other.receipt, receipt)
     assert impyard(run, "apply", "--yes") == 1 and f"run {other.id} is still at work" in capsys.readouterr().err
     assert impyard(run, "diff") == 0 and f"run {other.id} is still at work" in capsys.readouterr().err
+    write_json(other.receipt, {**receipt, "runner_space": "another"})
+    for command, status in (("apply", 1), ("diff", 0)):
+        assert impyard(run, command, *(["--yes"] if status else [])) == status
+        assert f"run {other.id} may " in (said := capsys.readouterr().err) and "still be at work" in said, command
     write_json(other.receipt, {**receipt, "exit_reason": "finished"})
     assert impyard(run, "apply", "--yes") == 0, "the control"
 
