@@ -20,7 +20,7 @@ import click
 
 from impyard.addon.errors import ImpyardError
 from impyard.box.attacks.model import GROUPS
-from impyard.runner import boxspec, outside
+from impyard.runner import boxspec, outside, proofs
 from impyard.runner.canaries import Canaries
 from impyard.runner.enclosure import Enclosure, Plan
 from impyard.runner.outside import Claim, as_object
@@ -161,6 +161,7 @@ def examine(plan: Plan, version: str, bench: Bench | None = None) -> tuple[str, 
         enclosure = Enclosure(plan, version, signals, lambda text: click.echo(text, err=True))
         try:
             enclosure.open()
+            proofs.note(enclosure.paths.id)
             claims = outside.created(enclosure)
             reports = _reports(enclosure, signals)
         except BaseException as exc:

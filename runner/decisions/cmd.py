@@ -12,7 +12,7 @@ import click
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.reasons import REASONS
-from impyard.runner import runs
+from impyard.runner import proofs, runs
 from impyard.runner.amounts import Whole
 from impyard.runner.decisions import logread, outcomes
 from impyard.runner.decisions.lines import Selection
@@ -179,6 +179,7 @@ def decisions(
         rules=rules,
         since=since,
         until=until,
+        proofs=proofs.known(),
     )
     if summary:
         from impyard.runner.decisions.summary_view import show_summary

@@ -141,6 +141,7 @@ class Selection:
     Several hosts, methods, reasons or rules: one of each is enough. hosts: names, `*` in them stands for anything.
     since, until: as the log writes times; the first is within, the second is not. rules: a rule's name, its place
     (`gateway.yaml:8`) or its file. failed: the ids of requests that were allowed and came to nothing, if only those.
+    proofs: the runs of `impyard prove`, whose requests are impyard's own too, where no run is named.
     """
 
     def __init__(
@@ -157,12 +158,14 @@ class Selection:
         since: str | None = None,
         until: str | None = None,
         failed: Collection[str] | None = None,
+        proofs: Collection[str] = (),
     ) -> None:
         self.run = run
         self.verdict = "deny" if denied else "allow" if failed is not None else verdict
         self.own_checks = own_checks
         self.since, self.until = since, until
         self.failed = failed
+        self._proofs = () if own_checks or run is not None else proofs
         self.only_failed = failed is not None
         self.damaged = 0
         self.own = 0
@@ -235,6 +238,9 @@ class Selection:
         if self._chooses and not self._chosen(entry):
             return False
         if not self.own_checks and entry.seq <= OWN_CHECKS and entry.is_own_check:
+            self.own += 1
+            return False
+        if self._proofs and entry.run in self._proofs:
             self.own += 1
             return False
         if not self._shows_demo and entry.host == DEMO_HOST and entry.is_demo:

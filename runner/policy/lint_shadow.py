@@ -16,7 +16,7 @@ from impyard.runner.policy.regexlang import Unknown
 
 MAX_OTHERS = 8  # rules that one is compared with: those that match an example of it
 MAX_QUESTIONS = 3000  # of one policy; a large one keeps some faults to itself rather than taking minutes
-MAX_LOOKS = 400_000  # at the beginnings of two rules
+MAX_LOOKS = 1_000_000  # at two rules, for whether they may have to do with each other at all
 _OTHER = "\0other"  # a method that no rule names
 
 
@@ -36,13 +36,16 @@ class _Asking:
     def meet(self, one: str, other: str) -> bool:
         if one == other:
             return True
-        self.looks -= 1
-        if self.looks < 0:
-            raise Unknown
+        self.look()
         if not begin_alike(one, other):
             return False
         self._count()
         return meet(one, other)
+
+    def look(self, times: int = 1) -> None:
+        self.looks -= times
+        if self.looks < 0:
+            raise Unknown
 
     def _count(self) -> None:
         self.left -= 1
@@ -64,7 +67,7 @@ def findings(subject: Subject) -> list[Finding]:
     return found
 
 
-def _others(subject: Subject, placed: Placed) -> list[Placed]:
+def _others(subject: Subject, placed: Placed, asking: _Asking) -> list[Placed]:
     """The rules of entries that cover all of this one's host, scheme and port, if they match an example of it."""
     rule = placed.rule
     assert rule is not None
@@ -72,6 +75,7 @@ def _others(subject: Subject, placed: Placed) -> list[Placed]:
     texts = samples_of(rule.path)
     for entry in subject.policy.entries_for(host_for(placed.entry)):
         if covers(entry, placed.entry):
+            asking.look(len(texts) * len(entry.rules))
             for other in (each for text in texts for each in entry.matching(text) if each is not rule):
                 found[id(other)] = subject.placed(other)
     return sorted(found.values(), key=lambda other: other.number)
@@ -82,7 +86,9 @@ def _never_decides(subject: Subject, placed: Placed, asking: _Asking) -> Finding
     assert rule is not None
     # A later file may change what an earlier one says: that is what it is for.
     later = [
-        other for other in _others(subject, placed) if other.number > placed.number and other.source is placed.source
+        other
+        for other in _others(subject, placed, asking)
+        if other.number > placed.number and other.source is placed.source
     ]
     able = [other for other in later if _implied(rule, other.rule)][-MAX_OTHERS:]
     deciding: dict[int, Placed] = {}
@@ -129,7 +135,7 @@ def _deny_nothing(subject: Subject, placed: Placed, asking: _Asking) -> Finding 
         return None  # a list of what to deny, to be put behind other files
     if any(
         o.rule and o.rule.allow and o.number < placed.number and _same_kind(rule, o.rule)
-        for o in _others(subject, placed)
+        for o in _others(subject, placed, asking)
     ):
         return None
     below = None
@@ -171,7 +177,7 @@ def _pointless_query(subject: Subject, placed: Placed, asking: _Asking) -> Findi
     assert rule is not None
     if not rule.allow or not rule.query:
         return None
-    for other in _others(subject, placed)[:MAX_OTHERS]:
+    for other in _others(subject, placed, asking)[:MAX_OTHERS]:
         beside = other.rule
         assert beside is not None
         if not beside.allow or beside.query or other.source is not placed.source:

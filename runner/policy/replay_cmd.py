@@ -60,14 +60,16 @@ def replay(
       impyard policy replay --policy new.yaml --fail-on deny-to-allow
     """
     from impyard.addon.policy import read_policy
-    from impyard.runner import runs
+    from impyard.runner import proofs, runs
     from impyard.runner.decisions.lines import Selection
     from impyard.runner.policy.read import read_files
 
     root, files = located(project, policies)
     policy = read_policy(read_files(files, root), root=root)
     log = root / "runs" / "decisions.jsonl"
-    selection = Selection(runs.resolve(root, run) if run is not None else None, own_checks=False, since=since)
+    selection = Selection(
+        runs.resolve(root, run) if run is not None else None, own_checks=False, since=since, proofs=proofs.known()
+    )
     collecting = gc.isenabled()
     gc.disable()  # what is remembered is much and has no circles: looking for some would take a third of the time
     try:

@@ -107,11 +107,12 @@ def _run(root: Path, log: Path, run: str | None) -> str | None:
 
 def denials(root: Path, policy: Policy, run: str | None, since: str | None) -> tuple[Collector, int]:
     """What was denied and still is, and the number of damaged lines."""
+    from impyard.runner import proofs
     from impyard.runner.decisions.lines import Selection
     from impyard.runner.policy.recorded import decisions
     from impyard.runner.policy.suggest import collect
 
-    selection = Selection(run, denied=True, since=since)
+    selection = Selection(run, denied=True, since=since, own_checks=False, proofs=proofs.known())
     found = collect(policy, decisions(root / "runs" / "decisions.jsonl", selection))
     return found, selection.damaged
 

@@ -20,7 +20,7 @@ import impyard as package
 from impyard.addon.judge import Decision, Nearest, Verdict
 from impyard.addon.log import DecisionLog, OutcomeLog
 from impyard.addon.request import Request
-from impyard.runner import cli
+from impyard.runner import cli, proofs
 from impyard.runner.project import RunPaths
 
 RUN, OTHER = "20260101-000000-aaaa", "20260101-000001-bbbb"
@@ -135,6 +135,20 @@ def test_impyards_own_checks_are_left_out_and_marked_where_they_are_wanted(proje
     marks = [fields(line)[5] for line in result.out.splitlines()]
     assert (marks, result.err) == (["(impyard's own check)", "(impyard's own check)", "-"], "")
     assert decisions("--json").out == log_path(project).read_text()
+
+
+def test_what_prove_asked_is_left_out_but_where_it_is_named(
+    project: Path, decisions: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPYARD_DATA_DIR", str(tmp_path))
+    denied = (UNLISTED, request(host="host.docker.internal"))
+    write(project, RUN, denied)
+    write(project, OTHER, denied)
+    proofs.note(RUN)
+    assert [fields(line)[6] for line in decisions("--denied").out.splitlines()] == [f"{OTHER}.1"]
+    assert decisions("--denied").err == "1 check of impyard's own left out: --all shows them\n"
+    for args in (("--all",), ("--run", RUN)):
+        assert f"{RUN}.1" in decisions(*args).out
 
 
 def test_an_agent_cannot_hide_behind_impyards_own_checks(project: Path, decisions: Command) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from impyard.addon.judge import judge
 from impyard.addon.policy import load_policy, read_policy
+from impyard.runner import proofs
 from impyard.runner.cli import main
 from impyard.runner.policy import write as policywrite
 from impyard.runner.policy.asked import asked, sent
@@ -198,6 +199,16 @@ def test_redacted_values_never_come_into_a_rule(project: AskedProject, told: Any
     project.ask("GET", "https://a.example.org/x?token=abcdef&q=ghijkl")
     _, out, _ = told("suggest")
     assert "path: /x\n" in out and not [word for word in ("redacted", "abcdef", "ghijkl", "query") if word in out]
+
+
+def test_what_prove_asked_is_not_suggested(
+    project: AskedProject, told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPYARD_DATA_DIR", str(tmp_path))
+    project.ask("GET", "https://a.example.org/x")
+    assert len(document(told)["rules"]) == 1
+    proofs.note(RUN)
+    assert told("suggest")[2] == "nothing was denied\n"
 
 
 def test_own_checks_and_an_empty_or_damaged_log_are_no_trouble(project: AskedProject, told: Any) -> None:
