@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -437,12 +440,16 @@ COMMAND = [sys.executable, "-m", "impyard.runner", "decisions"]
 CHECKOUT = Path(str(package.__file__)).parent.parent
 
 
-def in_terminal(project: Path, columns: int, *args: str) -> str:
+def in_terminal(project: Path, columns: int, *args: str, term: str = "xterm-256color") -> str:
     """What the command shows in a terminal that is `columns` wide, colours and all."""
     master, slave = pty.openpty()
-    env = {**os.environ, "COLUMNS": str(columns), "LINES": "40", "TERM": "xterm-256color"}
-    env.pop("NO_COLOR", None)
-    process = subprocess.Popen([*COMMAND, "--project", str(project), *args], stdout=slave, env=env, cwd=CHECKOUT)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    env = {**os.environ, "TERM": term}
+    for name in ("NO_COLOR", "COLUMNS", "LINES"):
+        env.pop(name, None)
+    process = subprocess.Popen(
+        [*COMMAND, "--project", str(project), *args], stdin=slave, stdout=slave, env=env, cwd=CHECKOUT
+    )
     os.close(slave)
     shown = b""
     while True:
@@ -533,6 +540,28 @@ def test_the_outcome_and_the_mark_of_a_cut_are_not_broken(project: Path, columns
     assert any(ends.get(columns, "200") in " ".join(line.split()) for line in lines)
     assert not any(line.endswith("answer:") for line in lines)
     assert any(re.search(r"…\(\d+ more\)…", line) for line in lines)
+
+
+@pytest.mark.parametrize("args", [(), ("--summary",)], ids=str)
+def test_a_dumb_terminal_has_its_own_width(project: Path, args: tuple[str, ...]) -> None:
+    write(project, RUN, (DENY, request(path="/a/long/path/of/a/request" * 3)))
+    widest = [max(map(len, in_terminal(project, at, *args, term="dumb").splitlines())) for at in (60, 160)]
+    assert widest[0] <= 60 and 80 < widest[1] <= 160
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_following_shows_decisions_whose_outcomes_cannot_be_read(
+    project: Path, decisions: Command, monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("impyard.runner.decisions.view.follow_log", stop)
+    write(project, RUN, (ALLOW, request(host="seen.test")))
+    (project / "runs" / "outcomes.jsonl").mkdir()
+    result = decisions("--follow", *(["--failed"] if failed else []))
+    assert ("seen.test" in result.out, "not an ordinary file" in result.err) == (not failed, True)
+    assert result.status == failed
 
 
 def test_the_table_has_no_colours_where_they_are_not_wanted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
