@@ -1,5 +1,6 @@
 # Each target sets up what it needs; see CONTRIBUTING.md.
 PYTHON := .venv/bin/python
+SUBMAKE = $(MAKE) # under another name: make carries out a line that names it also with -n
 
 .PHONY: dev check fix test attacks bench soak package lint
 
@@ -20,7 +21,7 @@ fix: dev ## mend what can be mended
 
 test: ## all of it; as root on Debian or Ubuntu, Docker is installed and started when it is missing
 	@IMPYARD_SETUP=test bin/impyard
-	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; $(MAKE) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; $(SUBMAKE) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
 	IMPYARD_SETUP=browser bin/impyard & browser=$$!; \
 	bin/impyard image build || { wait; exit 1; }; wait $$browser; \
 	status=0; wait $$lint || status=1; cat "$$log"; \

@@ -398,8 +398,12 @@ class _Run:
         if receipt.decisions.get("denied_hosts") and not self.options.learn:
             files = [word for file in self.options.policies for word in ("--policy", str(file))]
             found.append(("suggest", command_line("policy", "suggest", "--run", receipt.run, *files, project=project)))
-        if self.screen is not None and any(self.enclosure.paths.session.iterdir()):  # else nothing was said
-            found.append(("resume", command_line("runs", "resume", receipt.run, "-i", project=project)))
+        unfinished = receipt.exit_reason in ("ceiling", "interrupted", "agent-error")
+        if (self.screen is not None or unfinished) and any(
+            self.enclosure.paths.session.iterdir()
+        ):  # else nothing was said
+            how = "-i" if self.screen is not None else "go on"
+            found.append(("resume", command_line("runs", "resume", receipt.run, how, project=project)))
         return found
 
     def _look_command(self) -> str:

@@ -63,12 +63,21 @@ def run(parts: Mapping[str, tuple[str, Sequence[str]]], words: Sequence[str]) ->
             if not any(Path(word).exists() for word in words):
                 command += files
             begun.append((name, output, subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)))
+            stack.callback(_end, begun[-1][2])
         ended = []
         for name, output, process in begun:
             status = process.wait()
             output.seek(0)
             ended.append((name, status, output.read().decode("utf-8", "replace")))
         return ended
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Nothing goes on when this ends, by Ctrl-C say."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+    process.kill()
+    process.wait()
 
 
 def counts(output: str, status: int) -> Counter[str]:
