@@ -20,7 +20,7 @@ _WHOLE = "(ghp|npm)_R[e]al[0-9a-zA-Z]+|sk-d[e]mo-[0-9a-f]{40}"
 PLANT = """
 import os
 from impyard.addon.vault.store import Vault, default_dir
-from impyard.runner import handover, standins
+from impyard.runner.keys import handover, standins
 from impyard.runner.cli import main
 
 kept = lambda name: Vault(default_dir()).read().credentials[name]
