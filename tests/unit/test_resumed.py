@@ -182,7 +182,7 @@ def test_the_workspace_is_the_runs_own_or_the_one_it_went_on_in(tmp_path: Path) 
     own.mkdir(parents=True)
     receipt = {"project": str(tmp_path), "workspace": str(own)}
     assert find_workspace(tmp_path, receipt) == (own, True)
-    assert find_workspace(tmp_path, {**receipt, "workspace": "/work/clone"}) == (Path("/work/clone"), False)
+    assert find_workspace(tmp_path, {**receipt, "workspace": "/srv/clone"}) == (Path("/srv/clone"), False)
     moved = {"project": "/old", "workspace": f"/old/runs/{RUN}/workspace"}
     assert find_workspace(tmp_path, moved) == (own, True), "a project that was moved"
     for odd in (f"{tmp_path}/runs", f"{tmp_path}/runs/x/workspace", f"{tmp_path}/runs/{RUN}/session", ""):
