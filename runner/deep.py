@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -74,13 +75,17 @@ class Bench:
             lines = run.lines_by_attempt(run.line_from(entry) for entry in log)
         by_key = {each.key: each for each in tried}
         found = []
+        owed: score.Owed = Counter()
         for attempt in self.attempts:
             made = by_key.get(attempt.key)
             if made is None:
                 found.append(Verdict(attempt, ("it was not made",)))
                 continue
             said = None if lines is None else lines.get(made.number, [])
-            faults = score.faults(attempt, made.result, said, seen.get(made.number, Seen()))
+            reached = seen.get(made.number, Seen())
+            if said is not None:
+                reached, owed = score.settled(reached, said, owed)
+            faults = score.faults(attempt, made.result, said, reached)
             if made.after != 200:
                 faults.append("the honest request after it did not work")
             found.append(Verdict(attempt, tuple(faults)))

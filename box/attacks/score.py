@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from impyard.box.attacks.model import OK, WS, Attempt, Line, Result, Seen
+
+Owed = Counter[tuple[str, str]]  # method and target of requests that may still reach the origin
 
 _WORDS = {0: "closed", -1: "nothing in time"}
 
@@ -17,6 +20,25 @@ def faults(attempt: Attempt, result: Result, lines: Sequence[Line] | None, seen:
     nothing got out, and that the client was refused in whatever way.
     """
     return [*_answers(attempt, result, lenient=lines is None), *_origin(attempt, seen), *_log(attempt, lines, seen)]
+
+
+def settled(seen: Seen, lines: Sequence[Line], owed: Owed) -> tuple[Seen, Owed]:
+    """`seen` without what is `owed` by the attempt before, and what this one owes.
+
+    A client may be gone, and its next attempt begun, before the origin has read a request that was allowed. Still every
+    arrival has an allowed line of its own: what is beyond this attempt's lines and not owed stays.
+    """
+    allowed, reached = _allowed(lines), reached_by(seen)
+    late = (reached - allowed) & owed
+    left, asked = Counter(late), []
+    for each in seen.asked:
+        key = (each.method, each.target.removesuffix("?"))
+        if left[key]:
+            left[key] -= 1
+        else:
+            asked.append(each)
+    seen = replace(seen, asked=tuple(asked), connections=max(seen.connections - late.total(), 0))
+    return seen, allowed - reached_by(seen)
 
 
 def escaped(attempt: Attempt, seen: Seen) -> bool:
@@ -75,9 +97,7 @@ def _log(attempt: Attempt, lines: Sequence[Line] | None, seen: Seen) -> list[str
     if len(lines) not in attempt.lines:
         wanted = " or ".join(str(count) for count in sorted(attempt.lines))
         wrong.append(f"the log has {len(lines)} lines about it, not {wanted}")
-    allowed = Counter((line.method, line.target) for line in lines if line.verdict == "allow")
-    # An empty query is none: the log does not tell "/x?" from "/x".
-    reached = Counter((asked.method, asked.target.removesuffix("?")) for asked in seen.asked)
+    allowed, reached = _allowed(lines), reached_by(seen)
     if reached - allowed:
         judged = _listed([" ".join(pair) for pair in allowed])
         got = _listed([" ".join(pair) for pair in reached])
@@ -90,6 +110,16 @@ def _log(attempt: Attempt, lines: Sequence[Line] | None, seen: Seen) -> list[str
             f"denied as {_listed(sorted(strange))}, not as {' or '.join(sorted(attempt.reasons)) or 'anything'}"
         )
     return wrong
+
+
+def _allowed(lines: Sequence[Line]) -> Owed:
+    return Counter((line.method, line.target) for line in lines if line.verdict == "allow")
+
+
+def reached_by(seen: Seen) -> Owed:
+    """The requests that the origin read, counted."""
+    # An empty query is none: the log does not tell "/x?" from "/x".
+    return Counter((asked.method, asked.target.removesuffix("?")) for asked in seen.asked)
 
 
 def _listed(items: Sequence[str]) -> str:

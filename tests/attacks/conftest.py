@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,17 +49,20 @@ class Bed:
     log: Path | None = None
     number: int = 0
     _read: int = field(default=0, init=False)
+    _owed: score.Owed = field(default_factory=Counter, init=False)
 
     def make(self, attempt: Attempt) -> tuple[Tried, Seen, list[str]]:
         """Make one attempt: how it went, what the origin saw of it, and what is wrong with that."""
         self.number += 1
-        self.origin.take()
+        between = tuple(event.asked for event in self.origin.take() if event.asked)
+        self._owed -= score.reached_by(Seen(asked=between))
         self.lines()
         tried = next(run.carry_out(self.client, [(self.number, attempt)]))
         seen = run.by_attempt(self.origin.take()).get(self.number, Seen())
         lines = None
         if self.log is not None:
             lines = run.lines_by_attempt(map(run.line_from, self.lines())).get(self.number, [])
+            seen, self._owed = score.settled(seen, lines, self._owed)
         return tried, seen, score.faults(attempt, tried.result, lines, seen)
 
     def lines(self) -> list[dict[str, object]]:
