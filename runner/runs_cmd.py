@@ -24,9 +24,12 @@ from impyard.runner.receipt import bytes_text, counts_text, file_text
 from impyard.runner.spotted import record_text
 from impyard.runner.text import columns_of, size_text, unstarred, visible, wrapped
 from impyard.runner.typed import as_typed, command_line
+from impyard.runner.view import cells
 
 COLOURS = {"running": "cyan", "finished": "green", "?": "yellow", "unreadable": "yellow", "lost": "yellow"}
 MAX_DAYS = 36500
+MIN_PROMPT = 20  # columns; else it goes below the line
+INDENT = "  "
 # Broken to a terminal's width; a path is to be copied.
 WORDS = ("receipt", "engine", "prompt", "error", "key", "policy", "  secrets", "  failed", "credentials", "authority")
 HASHES = ("policy", "image", "authority")  # a terminal shows their beginning; --json and a pipe all of it
@@ -86,7 +89,7 @@ def list_command(project: Path | None = None, count: int = 20, as_json: bool = F
         return 0
     rows = [_row(run) for run in found]
     if sys.stdout.isatty():
-        _print_table(("run", "state", "time", "allowed", "denied", "model"), rows)
+        _print_table(("run", "state", "time", "allowed", "denied", "model", "prompt"), rows)
     else:
         for row in rows:
             click.echo("\t".join(row))
@@ -260,31 +263,45 @@ def _row(run: runs_.Run) -> tuple[str, ...]:
         visible(str(decisions.get("allowed", "-"))),
         visible(str(decisions.get("denied", "-"))),
         visible(str(run.receipt.get("model") or "-")),
+        visible(str(run.receipt.get("prompt") or "-")),
     )
 
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    widths[-1] = 0  # the last column needs no padding
-    columns = columns_of(sys.stdout)
-    if (
-        columns
-        and max(len("  ".join((*(" " * width for width in widths), row[-1]))) for row in (head, *rows)) > columns
-    ):
+    """In a terminal; what the run was about comes last, or below its line where that leaves too little room."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)]
+    columns = columns_of(sys.stdout) or 80
+    room = columns - sum(widths) - 2 * len(widths)
+    if room < -2:
         _print_blocks(rows, columns)
         return
-    click.echo(click.style("  ".join(f"{text:<{width}}" for text, width in zip(head, widths, strict=True)), bold=True))
+    is_beside = room >= MIN_PROMPT
+    line = "  ".join(f"{text:<{width}}" for text, width in zip(head, widths, strict=False))
+    click.echo(click.style(f"{line}  {head[-1]}" if is_beside else line, bold=True))
     for row in rows:
-        cells = [f"{text:<{width}}" for text, width in zip(row, widths, strict=True)]
-        cells[1] = click.style(cells[1], fg=COLOURS.get(row[1], "red"))
-        click.echo("  ".join(cells).rstrip())
+        shown = [f"{text:<{width}}" for text, width in zip(row, widths, strict=False)]
+        shown[1] = click.style(shown[1], fg=COLOURS.get(row[1], "red"))
+        prompt = _begun(row[-1], room if is_beside else columns - len(INDENT))
+        click.echo("  ".join([*shown, prompt] if is_beside else shown).rstrip())
+        if not is_beside:
+            click.echo(INDENT + prompt)
 
 
 def _print_blocks(rows: Sequence[Sequence[str]], columns: int) -> None:
     """The same for a narrow terminal: what does not fit in a line goes below it."""
-    for id, state, time, allowed, denied, model in rows:
+    for id, state, time, allowed, denied, model, prompt in rows:
         click.echo(f"{id}  {click.style(state, fg=COLOURS.get(state, 'red'))}")
         click.echo(wrapped(f"  {time}, {allowed} allowed, {denied} denied, {model}", columns, "  "))
+        click.echo(INDENT + _begun(prompt, columns - len(INDENT)))
+
+
+def _begun(prompt: str, room: int) -> str:
+    """The beginning of a prompt, by which a person knows a run again."""
+    if cells(prompt) <= room:
+        return prompt
+    while cells(prompt) >= room:
+        prompt = prompt[:-1]
+    return f"{prompt}…"
 
 
 def _facts(run: runs_.Run) -> list[tuple[str, str]]:

@@ -33,6 +33,9 @@ RESULT_CHARS = 700
 RESULT_LINES = 14
 MAX_MODELS = 20
 MAX_OPEN_CALLS = 1000
+# The box writes the files, as much as the disk takes: a report must come all the same. A long run has some thousand
+# records, and a line for each token.
+MAX_LINES, MAX_RECORDS = 5_000_000, 100_000
 MAX_SESSIONS = 50  # files that are looked at in the session's folder
 # The bulk of the events, which say nothing that a message's end does not say again.
 _SKIPPED = tuple(
@@ -98,6 +101,7 @@ class Agent:
     calls: int = 0
     damaged: int = 0
     too_long: int = 0
+    cut: bool = False  # there is more than was read
     usage: dict[str, Usage] = field(default_factory=dict)
 
     @property
@@ -179,9 +183,14 @@ class _Reader:
         self._open: dict[str, Step] = {}
 
     def read(self, descriptor: int) -> None:
-        for line in logread.raw_lines(descriptor):
+        records = 0
+        for number, line in enumerate(logread.raw_lines(descriptor)):
+            if number >= MAX_LINES or records >= MAX_RECORDS:
+                self._agent.cut = True
+                return
             if line.startswith(_SKIPPED) or not line.strip():
                 continue
+            records += 1
             record = _record(line)
             if record is None:
                 if len(line) > logread.LINE_CAP:

@@ -74,6 +74,8 @@ def gather(root: Path, run: runs.Run, project: Path | None) -> Report:
         missing.append(
             f"{many(agent.too_long, 'line')} of {agent.source} {_is(agent.too_long)} too long to be read, and left out."
         )
+    if agent.cut:
+        missing.append(f"{agent.source} is so long that only its beginning was read.")
     prompt, fault = _prompt(run.paths.prompt)
     if fault:
         prompt = str(receipt.get("prompt") or "")

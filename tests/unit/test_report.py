@@ -203,6 +203,24 @@ def test_a_run_without_receipt_log_or_anything_is_a_page_that_says_so(run: Recor
     assert "nothing to check" in text
 
 
+@pytest.mark.parametrize("line", [b"\n", b"{}\n", b'{"type":"message_update"}\n'], ids=["empty", "damaged", "skipped"])
+def test_events_without_an_end_are_read_in_part(
+    run: Recorded, report: Report, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    """The box writes them, for as long as the disk takes them."""
+    monkeypatch.setattr(report_agent, "MAX_LINES", 50)
+    monkeypatch.setattr(report_agent, "MAX_RECORDS", 50)
+    run.events(said("user", "the beginning"))
+    (stdout,) = run.root.glob("runs/*/stdout.jsonl")
+    with stdout.open("ab") as file:
+        file.write(line * 45)
+    assert "only its beginning was read" not in report().text
+    with stdout.open("ab") as file:
+        file.write(line * 100)
+    text = report().text
+    assert "the beginning" in text and "stdout.jsonl is so long that only its beginning was read" in text
+
+
 def test_damaged_lines_are_counted_and_never_fatal(run: Recorded, report: Report) -> None:
     garbage = [b"\xff\xfe\0", b"[" * 5000, b"{}", b"null", b'{"type":3}', b'{"type":"message_end","message":[]}']
     run.events(said("user", "hello"), *garbage, b'{"type":"message_end","x":"' + b"a" * (1 << 20) + b'"}')

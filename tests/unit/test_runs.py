@@ -27,6 +27,7 @@ from impyard.runner import cli, engine, leftovers, runs, runs_cmd
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
 from impyard.runner.run import first_line
+from impyard.runner.view import cells
 
 
 class Result(NamedTuple):
@@ -104,13 +105,29 @@ def test_runs_are_listed_newest_last_with_state_and_counts(project: Path, impyar
     result = impyard("runs", "list")
     assert result.status == 0
     assert result.out.splitlines() == [
-        f"{OLD}\tfinished\t1 min 5 s\t3\t2\tdemo",
-        f"{NEW}\tceiling\t1 min 5 s\t3\t2\tdemo",
+        f"{OLD}\tfinished\t1 min 5 s\t3\t2\tdemo\t-",
+        f"{NEW}\tceiling\t1 min 5 s\t3\t2\tdemo\t-",
     ]
     assert [json.loads(line)["state"] for line in impyard("runs", "list", "--json").out.splitlines()] == [
         "finished",
         "ceiling",
     ]
+
+
+@pytest.mark.parametrize(("columns", "beside"), [(160, True), (80, False), (40, False)])
+def test_a_terminal_says_what_each_run_was_about(
+    project: Path, impyard: Command, monkeypatch: pytest.MonkeyPatch, columns: int, beside: bool
+) -> None:
+    paths = add_run(project, OLD)
+    receipt = json.loads(paths.receipt.read_bytes())
+    paths.receipt.write_text(json.dumps({**receipt, "prompt": "東x" * 100}))
+    monkeypatch.setattr(runs_cmd, "columns_of", lambda stream: columns)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = impyard("runs", "list").out.splitlines()
+    assert all(cells(line) <= columns for line in shown)
+    assert shown[-1].startswith(OLD if beside else "  東") and shown[-1].endswith("…")
+    assert cells(shown[-1]) > columns - 3, "as much of it as there is room for"
 
 
 def test_list_is_the_command_when_none_is_given(project: Path, impyard: Command) -> None:
