@@ -128,7 +128,10 @@ def test_as_root_docker_is_installed_and_started_and_outlives_the_launcher(machi
     assert result.returncode == 0, result
     assert result.stdout == f"ran [-P] [-m] [impyard.runner] [{command}]\nalive\n"
     assert "installing the Debian package docker.io" in result.stderr and "starting dockerd" in result.stderr
-    assert machine.calls == ["apt-get install -qq -y --no-install-recommends docker.io cgroupfs-mount", "dockerd "]
+    assert machine.calls == [
+        "apt-get -o DPkg::Lock::Timeout=300 install -qq -y --no-install-recommends docker.io cgroupfs-mount",
+        "dockerd ",
+    ]
 
 
 def test_an_engine_that_runs_is_left_alone(machine: Machine) -> None:
@@ -143,7 +146,7 @@ def test_a_browser_is_installed_for_the_tests_alone_as_root_and_where_there_is_n
     stamp.write_text(stamp.read_text().replace("\nplain\n", "\ndev\n"))
     machine.command("apt-get", '#!/usr/bin/env bash\necho "apt-get $*" >> "$CALLS"\n')
     result = machine.run(IMPYARD_SETUP="browser")
-    assert machine.calls == ["apt-get install -qq -y --no-install-recommends chromium"]
+    assert machine.calls == ["apt-get -o DPkg::Lock::Timeout=300 install -qq -y --no-install-recommends chromium"]
     assert (result.returncode, result.stdout) == (0, "") and result.stderr.count("\n") == 1
     machine.command("chromium", "#!/usr/bin/env bash\n")
     assert machine.run(IMPYARD_SETUP="browser").stderr == "" and len(machine.calls) == 1
