@@ -79,7 +79,10 @@ def ask_and_replace(path: Path, root: Path | None, old: bytes, new: bytes, *, ye
     """
     check_changeable(path, root)
     show_diff(diff(old, new, shown(path, root)))
-    return sure(path, root, yes=yes) and replace(path, root, old, new)
+    if not sure(path, root, yes=yes):
+        return False
+    replace(path, root, old, new)
+    return True
 
 
 def sure(path: Path, root: Path | None, *, yes: bool) -> bool:
@@ -98,8 +101,8 @@ def sure(path: Path, root: Path | None, *, yes: bool) -> bool:
     return False
 
 
-def replace(path: Path, root: Path | None, old: bytes, new: bytes, *, is_locked: bool = False) -> bool:
-    """Put `new` in the file's place, with its mode and owner; a link stays one. Always true.
+def replace(path: Path, root: Path | None, old: bytes, new: bytes, *, is_locked: bool = False) -> None:
+    """Put `new` in the file's place, with its mode and owner; a link stays one.
 
     is_locked: that the caller holds the lock, from before `old` was read. Raises ImpyardError, and leaves the file as
     it is, when it does not hold `old` any more.
@@ -124,7 +127,6 @@ def replace(path: Path, root: Path | None, old: bytes, new: bytes, *, is_locked:
             raise ImpyardError(
                 f"{name} cannot be changed: {_why(exc)}", hint="it is as it was; make room, or check its folder's mode"
             ) from exc
-    return True
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_the_content_changes_and_nothing_else(file: Path) -> None:
-    assert replace(file, None, b"old\n", b"new\r\n")
+    replace(file, None, b"old\n", b"new\r\n")
     assert file.read_bytes() == b"new\r\n"
     assert file.stat().st_mode & 0o777 == 0o640
     assert os.listdir(file.parent) == ["gateway.yaml"]
