@@ -12,7 +12,7 @@ lint: dev
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 
-check: lint ## what needs no Docker and no network, under a minute
+check: lint ## what needs no Docker and no network, some two minutes
 	$(PYTHON) -m pytest -q tests/unit
 
 fix: dev ## mend what can be mended
