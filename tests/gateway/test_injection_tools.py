@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from impyard.addon.vault.credential import Credential
 from tests.support.gateway import LiveGateway
 from tests.support.origin import Pki
-from tests.support.service import Asked, Given, Service, Tools, git_backend, tools_behind
+from tests.support.service import Asked, Given, Service, Tools, bare_repository, git_backend, tools_behind
 from tests.support.shop import needs
 
 pytestmark = pytest.mark.gateway
@@ -50,15 +49,7 @@ class Forge:
 def forge(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[Forge]:
     needs("git")
     base = tmp_path_factory.mktemp("forge")
-    made, work = base / "repositories" / "private" / "repo.git", base / "work"
-
-    def git(*words: str | Path) -> str:
-        who = ("-c", "user.name=t", "-c", "user.email=t@a.test")
-        return subprocess.run(["git", *who, *words], check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "-q", "-b", "main", work)
-    git("-C", work, "commit", "-q", "--allow-empty", "-m", "one")
-    git("clone", "-q", "--bare", work, made)
+    commit = bare_repository(base / "repositories" / "private" / "repo.git")
     backend = git_backend(base / "repositories")
     right = "Basic " + base64.b64encode(f"x-access-token:{TOKEN}".encode()).decode()
 
@@ -73,7 +64,7 @@ def forge(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[Forge]
     gateway = LiveGateway(base, policy, credentials=[credential])
     assert gateway.first.get("event") == "ready", gateway.stderr_path.read_text()
     with tools_behind(gateway, base / "home") as tools:
-        yield Forge(gateway, server, tools, git("-C", work, "rev-parse", "HEAD"))
+        yield Forge(gateway, server, tools, commit)
     gateway.stop()
     server.close()
 

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import io
 import json
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -22,7 +21,7 @@ from impyard.runner.policy import presets
 from impyard.runner.policy.registries import place_of
 from impyard.runner.policy.replay_cmd import replayed
 from tests.support.gateway import LiveGateway
-from tests.support.service import Asked, Given, Service, Tools, git_backend, tools_behind
+from tests.support.service import Asked, Given, Service, Tools, bare_repository, git_backend, tools_behind
 from tests.support.shop import needs
 
 pytestmark = pytest.mark.gateway
@@ -102,16 +101,7 @@ def entries(name: str, port: int, **places: list[str]) -> str:
 def module_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     needs("git")
     base = tmp_path_factory.mktemp("presets")
-    made, work = base / "repositories" / "octo" / "hello.git", base / "work"
-
-    def git(*words: str | Path) -> str:
-        who = ("-c", "user.name=t", "-c", "user.email=t@a.test")
-        return subprocess.run(["git", *who, *words], check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "-q", "-b", "main", work)
-    git("-C", work, "commit", "-q", "--allow-empty", "-m", "one")
-    git("clone", "-q", "--bare", work, made)
-    git("-C", made, "config", "http.receivepack", "true")
+    commit = bare_repository(base / "repositories" / "octo" / "hello.git")
     server, packages = Service(git_backend(base / "repositories")), registries()
     policy = (
         "networkPolicies:\n"
@@ -122,7 +112,7 @@ def module_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     gateway = LiveGateway(base, policy)
     assert gateway.first.get("event") == "ready", gateway.stderr_path.read_text()
     with tools_behind(gateway, base / "home") as tools:
-        yield Bed(gateway, server, packages, tools, git("-C", work, "rev-parse", "HEAD"))
+        yield Bed(gateway, server, packages, tools, commit)
     gateway.stop()
     server.close()
     packages.close()

@@ -171,3 +171,18 @@ def git_backend(root: Path) -> Callable[[Asked], Given]:
         return Given(content, int(headers.pop("Status", "200").split()[0]), headers)
 
     return answer
+
+
+def bare_repository(made: Path) -> str:
+    """Make a bare repository with one commit; the commit."""
+    work = made.with_name(f"{made.name}.work")
+
+    def git(*words: str | Path) -> str:
+        who = ("-c", "user.name=t", "-c", "user.email=t@a.test")
+        return subprocess.run(["git", *who, *words], check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q", "-b", "main", work)
+    git("-C", work, "commit", "-q", "--allow-empty", "-m", "one")
+    git("clone", "-q", "--bare", work, made)
+    git("-C", made, "config", "http.receivepack", "true")
+    return git("-C", work, "rev-parse", "HEAD")
