@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from impyard.addon.errors import ImpyardError, PolicyError
+from impyard.runner.options import project_option
 from impyard.runner.text import columns_of, size_text, visible, wrapped
 from impyard.runner.typed import as_typed, command_line
 
@@ -47,7 +48,7 @@ class Check:
 
 
 @click.command()
-@click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
+@project_option
 @click.option("--secrets", is_flag=True, help="Look for keys and tokens in each file that the box would see.")
 @click.option("--json", "as_json", is_flag=True, help="The checks as one JSON document.")
 def doctor(project: Path | None, secrets: bool, as_json: bool) -> int:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.options import project_option
 from impyard.runner.project import POLICY, find_root
 from impyard.runner.text import columns_of, visible, wrapped
 from impyard.runner.typed import as_typed, command_line
@@ -49,7 +50,7 @@ MOST_HOSTS = 1000
     metavar="FILE",
     help=f"Instead of {POLICY}. May be given again.",
 )
-@click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
+@project_option
 @click.option("--json", "as_json", is_flag=True, help="Show the decisions as JSON lines.")
 @click.option("--inject", "inject", is_flag=True, help="Put the vault's credentials on requests, for all who connect.")
 def gateway(listen: str, policy: tuple[Path, ...], project: Path | None, as_json: bool, inject: bool) -> int:

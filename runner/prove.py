@@ -23,6 +23,7 @@ from impyard.box.attacks.model import GROUPS
 from impyard.runner import boxspec, outside, proofs
 from impyard.runner.canaries import Canaries
 from impyard.runner.enclosure import Enclosure, Plan
+from impyard.runner.options import project_option
 from impyard.runner.outside import Claim, as_object
 from impyard.runner.project import find_root, policy_files
 from impyard.runner.removal import remove_tree
@@ -47,7 +48,7 @@ NAMED = ", ".join(f"{key} ({name})" for key, name in GROUPS.items())
 
 
 @click.command()
-@click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
+@project_option
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),

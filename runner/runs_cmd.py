@@ -19,6 +19,7 @@ from impyard.runner import runs as runs_
 from impyard.runner.amounts import Number, Whole
 from impyard.runner.failures import failure_text, failures_of
 from impyard.runner.lazygroup import Entry, LazyGroup
+from impyard.runner.options import project_option
 from impyard.runner.project import find_root
 from impyard.runner.receipt import bytes_text, counts_text, file_text
 from impyard.runner.spotted import record_text
@@ -34,9 +35,6 @@ INDENT = "  "
 WORDS = ("receipt", "engine", "prompt", "error", "key", "policy", "  secrets", "  failed", "credentials", "authority")
 HASHES = ("policy", "image", "authority")  # a terminal shows their beginning; --json and a pipe all of it
 _HASH = re.compile(r"\b((?:sha256:)?[0-9a-f]{12})[0-9a-f]{52}\b")
-_project = click.option(
-    "--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here)."
-)
 
 
 # Commands that are imported when they are called; the others are below.
@@ -48,7 +46,7 @@ COMMANDS: dict[str, Entry] = {
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS, invoke_without_command=True)
-@_project
+@project_option
 @click.pass_context
 def runs(ctx: click.Context, project: Path | None) -> int:
     """List, show, resume, stop and prune the runs of a project. Without a command: list.
@@ -64,7 +62,7 @@ def runs(ctx: click.Context, project: Path | None) -> int:
 
 
 @runs.command("list")
-@_project
+@project_option
 @click.option("-n", "count", metavar="N", default=20, show_default=True, type=Whole(1), help="How many, newest last.")
 @click.option("--json", "as_json", is_flag=True, help="The receipts as JSON, one per line, each with its `state`.")
 def list_command(project: Path | None = None, count: int = 20, as_json: bool = False) -> int:
@@ -106,7 +104,7 @@ def _say_older(known: int, count: int, project: Path | None) -> None:
 
 @runs.command("show")
 @click.argument("run", default="last")
-@_project
+@project_option
 @click.option("--json", "as_json", is_flag=True, help="The receipt as it is.")
 def show_command(run: str, project: Path | None, as_json: bool) -> int:
     """Show what is known of RUN, else of the newest.
@@ -139,7 +137,7 @@ def show_command(run: str, project: Path | None, as_json: bool) -> int:
 
 @runs.command("stop")
 @click.argument("run", nargs=-1)
-@_project
+@project_option
 @click.option("--all", "every", is_flag=True, help="Every running run of this project.")
 def stop_command(run: Sequence[str], project: Path | None, every: bool) -> int:
     """End RUN, and wait for it.
@@ -174,7 +172,7 @@ def stop_command(run: Sequence[str], project: Path | None, every: bool) -> int:
 
 
 @runs.command("prune")
-@_project
+@project_option
 @click.option("--older-than", "days", type=Number(MAX_DAYS, zero=True), metavar="DAYS", help="Runs that began earlier.")
 @click.option("--keep", type=Whole(0), metavar="N", help="All but the N newest.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -20,7 +20,7 @@ from impyard.runner.clone.held import held_back
 from impyard.runner.clone.merge import IN_THE_WAY, NOT_COMMITTED, OTHER, Plan, Step, make_plan
 from impyard.runner.clone.paths import LINK
 from impyard.runner.clone.work import Work, opened
-from impyard.runner.policy.place import project_option
+from impyard.runner.options import project_option
 from impyard.runner.project import find_root
 from impyard.runner.text import columns_of, visible, wrapped
 from impyard.runner.typed import command_line

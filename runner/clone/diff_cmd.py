@@ -13,7 +13,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner.clone.commits import read_commits
 from impyard.runner.clone.patchview import coloured, page, pager_of, shown_line
 from impyard.runner.clone.work import Work, opened
-from impyard.runner.policy.place import project_option
+from impyard.runner.options import project_option
 from impyard.runner.project import find_root
 from impyard.runner.streams import OutputError
 from impyard.runner.text import visible

@@ -19,6 +19,7 @@ from impyard.runner.decisions.lines import Selection
 from impyard.runner.decisions.read import page
 from impyard.runner.decisions.when import EXAMPLES, When
 from impyard.runner.lazygroup import Entry, LazyGroup
+from impyard.runner.options import project_option, run_option
 from impyard.runner.project import find_root
 
 PAGE = 50
@@ -64,10 +65,8 @@ class Reason(click.ParamType[str]):
 
 
 @click.group(cls=Decisions, entries=COMMANDS, invoke_without_command=True)
-@click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
-@click.option(
-    "--run", "run", metavar="ID", help="Only this run; the beginning of its id will do, `last` is the newest."
-)
+@project_option
+@run_option
 @click.option("--denied", is_flag=True, help="Only denials.")
 @click.option("--failed", is_flag=True, help="Only what was allowed and came to nothing.")
 @click.option(

@@ -20,6 +20,7 @@ from impyard.runner.decisions import outcomes
 from impyard.runner.decisions.lines import Entry
 from impyard.runner.decisions.outcomes import Outcome, Row
 from impyard.runner.decisions.read import Read, find, short_id
+from impyard.runner.options import project_option
 from impyard.runner.policy import cmd as policy_cmd
 from impyard.runner.project import RUN_ID, RunPaths, find_root
 from impyard.runner.receipt import bytes_text, read_receipt
@@ -53,7 +54,7 @@ class Excerpt(NamedTuple):
 
 @click.command("show")
 @click.argument("id")
-@click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
+@project_option
 @click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
 @click.pass_context
 def show_command(ctx: click.Context, id: str, project: Path | None, as_json: bool) -> int:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.policy.place import located, policy_option, project_option
+from impyard.runner.options import project_option
+from impyard.runner.policy.place import located, policy_option
 
 if TYPE_CHECKING:
     from impyard.addon.judge import Decision

@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from impyard.addon.errors import Fault, ImpyardError
-from impyard.runner.policy.place import located, project_option
+from impyard.runner.options import project_option
+from impyard.runner.policy.place import located
 from impyard.runner.text import beside, columns_of, visible, wrapped
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.policy.place import located, policy_option, project_option
+from impyard.runner.options import project_option
+from impyard.runner.policy.place import located, policy_option
 from impyard.runner.text import beside, columns_of, size_text, visible, wrapped
 from impyard.runner.typed import as_typed
 

@@ -8,9 +8,6 @@ import click
 
 from impyard.runner.project import find_root, policy_files
 
-project_option = click.option(
-    "--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here)."
-)
 policy_option = click.option(
     "--policy",
     "policies",

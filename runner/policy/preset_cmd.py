@@ -11,7 +11,8 @@ import click
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner.lazygroup import Entry, LazyGroup
-from impyard.runner.policy.place import located, policy_option, project_option
+from impyard.runner.options import project_option
+from impyard.runner.policy.place import located, policy_option
 from impyard.runner.text import columns_of, visible, wrapped
 from impyard.runner.typed import as_typed
 
@@ -80,7 +81,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here).")
+@project_option
 @_options
 def show(
     names: tuple[str, ...],

@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from impyard.runner.decisions.when import When
-from impyard.runner.policy.place import located, policy_option, project_option
+from impyard.runner.options import project_option, run_option
+from impyard.runner.policy.place import located, policy_option
 from impyard.runner.text import columns_of, visible, wrapped
 from impyard.runner.typed import as_typed
 
@@ -27,9 +28,7 @@ _SHOWN = 20  # groups of each kind; --all shows every one
 @click.command()
 @project_option
 @policy_option
-@click.option(
-    "--run", "run", metavar="ID", help="Only this run; the beginning of its id will do, `last` is the newest."
-)
+@run_option
 @click.option("--since", type=When(), metavar="TIME", help="Only decisions since then: 2h, 7d, 2026-11-30.")
 @click.option(
     "--fail-on",

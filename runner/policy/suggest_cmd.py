@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from impyard.runner.decisions.when import When
-from impyard.runner.policy.place import located, policy_option, project_option
+from impyard.runner.options import project_option, run_option
+from impyard.runner.policy.place import located, policy_option
 from impyard.runner.typed import command_line
 
 if TYPE_CHECKING:
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @project_option
 @policy_option
-@click.option(
-    "--run", "run", metavar="ID", help="Only this run; the beginning of its id will do, `last` is the newest."
-)
+@run_option
 @click.option("--since", type=When(), metavar="TIME", help="Only denials since then: 2h, 7d, 2026-11-30.")
 @click.option("--apply", "applying", is_flag=True, help="Write the rules into the policy, after a question.")
 @click.option("--yes", is_flag=True, help="With --apply: do not ask.")

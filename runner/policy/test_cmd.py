@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.policy.place import located, policy_option, project_option
+from impyard.runner.options import project_option
+from impyard.runner.policy.place import located, policy_option
 from impyard.runner.text import columns_of, visible, wrapped
 
 if TYPE_CHECKING:

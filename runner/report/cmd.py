@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from impyard.runner import runs
-from impyard.runner.policy.place import project_option
+from impyard.runner.options import project_option
 from impyard.runner.project import find_root
 from impyard.runner.text import size_text
 
