@@ -2,7 +2,7 @@
 PYTHON := .venv/bin/python
 SUBMAKE = $(MAKE) # under another name: make carries out a line that names it also with -n
 
-.PHONY: dev check fix test attacks bench soak package lint
+.PHONY: dev check fix test attacks bench bench-check soak package lint
 
 dev: ## .venv with everything for development
 	@IMPYARD_SETUP=dev bin/impyard
@@ -33,6 +33,9 @@ attacks: ## every attempt of the attack suite, and a table by group
 
 bench: dev ## figures beside their targets; some minutes. One of them: make bench NAMES=kept
 	$(PYTHON) -m tests.bench $(NAMES)
+
+bench-check: dev ## fails when a ratio is more than a fifth worse than the stored one; before a release
+	$(PYTHON) -m tests.bench --check $(NAMES)
 
 soak: dev ## long runs, very many requests, random kills; as root, an hour or more. One of them: make soak NAMES=kills
 	bin/impyard image build

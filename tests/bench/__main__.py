@@ -1,6 +1,7 @@
 """`python -m tests.bench [NAME ...]`: measure, and print the figures beside their targets.
 
 A missed target does not change the exit status: on a busy machine it says little. Look at the spread, run it again.
+With `--check` a ratio that is more than a fifth worse than the stored one does, if it is that when measured again too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from tests.bench import big_bodies, first_event, help_time, kept_connections, keys, many_rules, run_start
 from tests.bench.plan import Plan
+from tests.bench.stored import Ratio, losses, names_of, store, stored
 from tests.bench.table import Row, lines
 
 MEASURES: dict[str, tuple[Callable[[Plan], Iterator[Row]], str]] = {
@@ -24,6 +26,9 @@ MEASURES: dict[str, tuple[Callable[[Plan], Iterator[Row]], str]] = {
     "start": (run_start.measure, "from impyard run to the agent's first event, more than docker run"),
     "help": (help_time.measure, "how long impyard --help takes"),
 }
+
+
+FAILED = "failed"
 
 
 def main() -> int:
@@ -38,24 +43,50 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=defaults.rounds, help="of each comparison (%(default)s)")
     parser.add_argument("--seconds", type=float, default=defaults.seconds, help="of each load (%(default)s)")
     parser.add_argument("--body", type=int, default=defaults.body_mib, metavar="MIB", help="a big body (%(default)s)")
+    after = parser.add_mutually_exclusive_group()
+    after.add_argument("--check", action="store_true", help="fail when a stored ratio was lost")
+    after.add_argument("--store", action="store_true", help="store the ratios in place of those before")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in MEASURES]
     if unknown:
         parser.error(f"no such measure: {', '.join(unknown)} (there are {', '.join(MEASURES)})")
     plan = Plan(rounds=arguments.rounds, seconds=arguments.seconds, body_mib=arguments.body)
+    before = stored() if arguments.check else {}
     rows: list[Row] = []
-    failed = False
+    failed: list[str] = []
     for name in arguments.names or MEASURES:
-        print(f"measuring {name} …", file=sys.stderr, flush=True)
-        try:
-            rows += MEASURES[name][0](plan)
-        except (OSError, RuntimeError) as exc:
-            failed = True
-            rows.append(Row(name, "failed", note=str(exc)))
+        measured = _measured(name, plan)
+        if losses(before, _ratios(measured)):
+            print(f"{name} has lost; once more …", file=sys.stderr, flush=True)
+            rows += measured
+            measured = _measured(name, plan)
+        rows += measured
+        found = _ratios(measured)
+        failed += [f"{row.what}: {row.note}" for row in measured if row.figure == FAILED]
+        failed += losses(before, found)
+        failed += [f"{gone}: not measured" for gone in names_of(before, name) - {ratio.name for ratio in found}]
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"{time.strftime('%F %T')}, {os.cpu_count()} processors, load {load}")
     print("\n".join(lines(rows)))
-    return int(failed)
+    if arguments.store:
+        store(_ratios(rows))
+    for what in failed:
+        print(f"failed: {what}", file=sys.stderr)
+    return int(bool(failed))
+
+
+def _measured(name: str, plan: Plan) -> list[Row]:
+    print(f"measuring {name} …", file=sys.stderr, flush=True)
+    rows: list[Row] = []
+    try:
+        rows += MEASURES[name][0](plan)
+    except (OSError, RuntimeError) as exc:
+        rows.append(Row(name, FAILED, note=str(exc)))
+    return rows
+
+
+def _ratios(rows: list[Row]) -> list[Ratio]:
+    return [row.ratio for row in rows if row.ratio is not None]
 
 
 if __name__ == "__main__":

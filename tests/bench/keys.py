@@ -57,7 +57,7 @@ def measure(plan: Plan) -> Iterator[Row]:
             for line in keyed.gateway.decisions()[-1:]:
                 if line.get("injected") != ["x-api-key"]:
                     raise RuntimeError(f"nothing was injected: {line}")
-        yield from rows("100 kB, credentials and tripwire", "the judge without them", AT_LEAST, ours, theirs)
+        yield from rows("100 kB, credentials and tripwire", "the judge without them", AT_LEAST, ours, theirs, "keys")
 
 
 def prompt(size: int) -> bytes:

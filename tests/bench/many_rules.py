@@ -19,4 +19,4 @@ def measure(plan: Plan) -> Iterator[Row]:
         connections = plan.connections[-1]
         with_many, with_few = compare(bed, (many, few), plan, connections)
         label = f"{plan.rules} rules on one host, {connections} connections"
-        yield from rows(label, f"{FEW} rules", AT_LEAST, with_many, with_few)
+        yield from rows(label, f"{FEW} rules", AT_LEAST, with_many, with_few, "rules")

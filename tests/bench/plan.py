@@ -14,7 +14,7 @@ class Plan:
 
     rounds: int = 11
     seconds: float = 1.0
-    connections: tuple[int, ...] = (1, 16)
+    connections: tuple[int, ...] = (1, 16, 64)
     body_mib: int = 1024
     rules: int = 10_000
     commands: int = 10

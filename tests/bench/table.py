@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tests.bench.stored import Ratio
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. target: in words, "" when there is none; ok: whether it was met; note: what it was made of."""
+    """One figure. target: in words, "" when there is none; ok: whether it was met; note: what it was made of.
+
+    ratio: the figure as `make bench-check` compares it with the stored one, None for what says little elsewhere.
+    """
 
     what: str
     figure: str
@@ -16,6 +21,7 @@ class Row:
     target: str = ""
     ok: bool | None = None
     note: str = ""
+    ratio: Ratio | None = None
 
     def cells(self) -> tuple[str, ...]:
         met = "" if self.ok is None else "ok" if self.ok else "MISS"
