@@ -21,7 +21,7 @@ import click
 
 from impyard.addon.errors import ImpyardError, PolicyError
 from impyard.runner.options import project_option
-from impyard.runner.text import columns_of, size_text, visible, wrapped
+from impyard.runner.text import columns_of, counted, size_text, visible, wrapped
 from impyard.runner.typed import as_typed, command_line
 
 if TYPE_CHECKING:
@@ -205,8 +205,7 @@ def _policy(project: Path | None) -> Iterator[Check]:
     except PolicyError as exc:
         yield Check("policy", "fail", exc.message, exc.hint or "")
         return
-    count = len(policy.entries)
-    yield Check("policy", "ok", f"{path}, {count} {'entry' if count == 1 else 'entries'}, {policy.hash[:19]}…")
+    yield Check("policy", "ok", f"{path}, {counted(len(policy.entries), 'entry', 'entries')}, {policy.hash[:19]}…")
     yield from _proxy(policy)
 
 

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,67 +23,30 @@ from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault, default_dir
 from impyard.certs import authority
-from impyard.runner import boxspec, checkout, gateway, leftovers, places
-from impyard.runner.agent import Agent
+from impyard.runner import boxspec, gateway, leftovers
 from impyard.runner.diskwatch import DiskWatch, check_room
 from impyard.runner.gateway import Event
-from impyard.runner.gitsettings import own_settings
 from impyard.runner.keys import firstuse, handover, standins
+from impyard.runner.plan import Plan
 from impyard.runner.project import check_root, mounts_under, new_run
 from impyard.runner.receipt import Receipt
 from impyard.runner.removal import remove_tree
-from impyard.runner.resumed import Resumed
 from impyard.runner.secretfiles.coverwatch import CoverWatch
-from impyard.runner.secretfiles.scan import Found
 from impyard.runner.signals import Signals
 from impyard.runner.spotted import Spotted
 from impyard.runner.stage import Stage
 from impyard.runner.terminal import uisettings
 from impyard.runner.text import visible
 from impyard.runner.times import now
-from impyard.runner.user import Inode, Owner, box_user, give_back, hand_over, home_of, share_run
+from impyard.runner.user import box_user, share_run
+from impyard.runner.workplace import Workplace, find_repository
 
 if TYPE_CHECKING:
-    from impyard.runner.clone import git as clonegit
-    from impyard.runner.clone.make import Clone
     from impyard.runner.engine import Engine
 
 DEFAULT_MEMORY = 4 * 1024**3
 DEFAULT_CPUS = 2.0
-DEFAULT_PIDS = 512
 NEW_ACCOUNT = "made an account for the demo model; its key goes into the vault as `demo`"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be opened. `root` and `workspace` are resolved; a `workspace` of None is a new folder of the run,
-    with a clone of the project in it where `clone` says so.
-
-    `allowed` are files that the box may see although they hold a secret, relative to the root or absolute.
-    `policies` are the policy files in order; the demo model's own is added to them. `None` leaves a limit to impyard;
-    `memory` in bytes. `mode` is "run" (`agent` on `prompt`) or "prove" (no agent). `listeners` are addresses
-    and ports of this machine that "prove" tries to reach; `deep` are groups of the attempts of box/attacks that
-    it adds. `terminal` (rows and columns) is for pi's own UI, to which the `prompt` is typed first. `resumed` is what
-    an earlier run left to go on with.
-    """
-
-    root: Path
-    policies: tuple[Path, ...]
-    ceiling_s: float
-    mode: str = "run"
-    agent: Agent | None = None
-    prompt: bytes = b""
-    workspace: Path | None = None
-    clone: Clone | None = None
-    cpus: float | None = None
-    memory: int | None = None
-    pids: int = DEFAULT_PIDS
-    image: str | None = None
-    allowed: tuple[Path, ...] = ()
-    listeners: tuple[tuple[str, int], ...] = ()
-    deep: tuple[str, ...] = ()
-    terminal: tuple[int, int] | None = None
-    resumed: Resumed | None = None
 
 
 @dataclass(slots=True)
@@ -154,12 +117,14 @@ class Enclosure:
         secret_folders = (authority.data_dir(),)
         check_root(plan.root, secret_folders)
         check_room((plan.root, plan.root / "runs", *((plan.workspace,) if plan.workspace else ())))
-        repository = self._repository()
+        repository = find_repository(plan)
         self.user = user = box_user(os.geteuid(), os.getegid(), os.environ)
         with self._signals.shielded():
             self.paths = paths = new_run(plan.root)
             self._stack.callback(self._clean_folder)
-        self.workspace = plan.workspace or paths.workspace
+        self.workplace = workplace = Workplace(
+            plan, paths, user, repository, self._signals, self._note, self._stack, self.trouble
+        )
         runner = leftovers.this_process()
         self.receipt = self._first_receipt(runner)
         policies = plan.policies
@@ -178,8 +143,7 @@ class Enclosure:
         leftovers.sweep(plan.root, self._note)
         limits = self._limits(facts)
         image = self._image()
-        if repository is not None:
-            self._make_clone(repository)
+        workplace.make_clone(self.receipt)
         apart = (plan.workspace,) if plan.workspace and not plan.workspace.is_relative_to(plan.root) else ()
         secret = handover.kept_back(
             (plan.root, *apart),
@@ -189,15 +153,15 @@ class Enclosure:
             None if user.is_ours else user.uid,
             self.receipt,
             self._note,
-            self._covered_whole(),
+            workplace.covered_whole(self.receipt),
         )
-        guard = self._guard()
+        guard = workplace.guard(self.receipt)
         hidden = {found.path for found in secret}
         self.box = boxspec.Box(
             paths=paths,
             image=image,
             user=user,
-            workspace=self.workspace,
+            workspace=workplace.folder,
             limits=limits,
             covered=[(found.path, found.is_folder) for found in secret if found.clean is None],
             cleaned=handover.write_clean_copies(secret, paths.control),
@@ -214,8 +178,7 @@ class Enclosure:
         )
         self._covers = CoverWatch((*hidden, *self.box.shut), self._on_bare)
         self._stack.callback(self._covers.stop)
-        own_workspace = plan.workspace is None and repository is None
-        handover.write_files(paths, user, plan.prompt, own_workspace=own_workspace, resumed=plan.resumed)
+        handover.write_files(paths, user, plan.prompt, own_workspace=workplace.is_new, resumed=plan.resumed)
 
         ready = self.gateway.ready()
         self._hand_over_keys(ready)
@@ -223,13 +186,7 @@ class Enclosure:
         self.gateway.prove()
         self.denials.own += 1  # the gateway sends no news of a canary
         self._fill_receipt(policies, ready, facts.version)
-        if repository is not None:
-            hand_over(self.workspace, user)  # it goes back with the rest of the run's folder
-        if plan.workspace is not None:
-            with self._signals.shielded():
-                owners = hand_over(plan.workspace, user)
-                self._stack.callback(self._give_back, plan.workspace, owners)
-                leftovers.note_owners(paths, plan.workspace, owners)
+        workplace.hand_over()
         with self._signals.shielded():
             self._stack.callback(self._remove_box)
             container = engine.create(self.box.name, boxspec.create_call(self.box))
@@ -247,7 +204,7 @@ class Enclosure:
             raise ImpyardError(
                 "the gateway ended before the box could start", hint="`impyard doctor` looks for a reason"
             )
-        disks = DiskWatch({self.paths.runs, self.workspace}, self._on_full)
+        disks = DiskWatch({self.paths.runs, self.workplace.folder}, self._on_full)
         for watch in (self._covers, disks):
             watch.start()
             self._stack.callback(watch.stop)
@@ -278,7 +235,7 @@ class Enclosure:
         receipt = Receipt(
             run=self.paths.id,
             project=str(self.paths.root),
-            workspace=str(self.workspace),
+            workspace=str(self.workplace.folder),
             model=agent.label if agent else None,
             started=now(),
             impyard=self._version,
@@ -374,64 +331,6 @@ class Enclosure:
             ceiling_s=plan.ceiling_s,
         )
 
-    def _guard(self) -> checkout.Guard:
-        """What the box must not write of a checkout to work on, with all of it there."""
-        if self.plan.workspace is None and self.plan.clone is None:
-            return checkout.Guard()
-        homes = {os.environ.get("HOME", ""), home_of(self.user.owner_uid)}  # under sudo they differ
-        settings = own_settings(sorted(homes), os.environ)
-        holds = self._stack.enter_context(closing(places.Holds()))
-        own = self.plan.resumed is not None and self.plan.resumed.is_own
-        # Not ours, its files change hands, for one run at a time; two sessions that go on from one would not know of
-        # each other.
-        holds.hold(self.workspace, self.user.is_ours and not own)
-        if own and not self.receipt.clone:
-            return checkout.Guard()  # the box made all of it, and keeps it
-        guard = checkout.find_guard(self.workspace, settings, holds.hold)
-        for path in guard.whole:
-            self._note(f"the agent cannot commit in {path}, which is read-only as a whole: parts of it lie elsewhere")
-        for path in guard.apart:
-            self._note(
-                f"the agent cannot commit in {path}: its repository lies outside of the workspace; a clone would do"
-            )
-        with self._signals.shielded():
-            self.receipt.made = [place.record() for place in guard.missing]
-            self.receipt.write(self.paths.receipt)
-            try:
-                made = places.make(guard.missing)
-            except OSError as exc:
-                why = str(exc.strerror or exc).lower()
-                raise ImpyardError(
-                    f"cannot make {visible(str(exc.filename))}, to keep it from the agent: {why}",
-                    hint="what git obeys must be there before: make that folder writable, or choose another workspace",
-                ) from exc
-            self._stack.callback(self._unmake, made)
-        return guard
-
-    def _repository(self) -> clonegit.Project | None:
-        """The repository to clone, before anything is made."""
-        if self.plan.clone is None:
-            return None
-        from impyard.runner.clone import make as clone  # what no other run needs
-
-        return clone.find_project(self.plan.root, self.plan.clone)
-
-    def _make_clone(self, repository: clonegit.Project) -> None:
-        from impyard.runner.clone import make as clone
-
-        assert self.plan.clone is not None
-        if not self.plan.clone.changes and (words := clone.words_about_changes(clone.uncommitted(repository))):
-            self._note(words)
-        self.receipt.clone = clone.make_clone(repository, self.plan.clone, self.paths, self.plan.allowed, self._note)
-
-    def _covered_whole(self) -> Sequence[Found]:
-        """The project's own history, which a clone stands in for."""
-        if not self.receipt.clone:
-            return ()
-        from impyard.runner.clone.make import covered_folders
-
-        return covered_folders(self.plan.root)
-
     def _model_key(self, ready: Event) -> Credential | None:
         """The stand-in for the model's credential. Raises ImpyardError when the model would get none."""
         agent = self.plan.agent
@@ -506,23 +405,13 @@ class Enclosure:
         if self.started:
             for folder in (paths.session, paths.workspace):
                 if folder.is_dir() and not folder.is_symlink():
-                    self._give_back(folder, {})
+                    self.workplace.give_back(folder, {})
             with suppress(FileNotFoundError):
                 if paths.stderr.stat().st_size == 0:
                     paths.stderr.unlink()
         else:
             remove_tree(paths.folder)
         share_run(paths.runs, paths.folder, self.user)
-
-    def _give_back(self, folder: Path, owners: Mapping[Inode, Owner]) -> None:
-        missed = give_back(folder, self.user, owners)
-        if missed:
-            self.trouble.append(f"{missed} files in {folder} could not be given back to you")
-
-    def _unmake(self, made: Sequence[places.Missing]) -> None:
-        self.receipt.made = []
-        for path in places.unmake(made):
-            self.trouble.append(f"{path} is not as impyard made it for this run: look at it before you use git here")
 
     def _remove_box(self) -> None:
         from impyard.runner import engine

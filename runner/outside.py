@@ -54,7 +54,7 @@ def created(enclosure: Enclosure) -> list[Claim]:
     secret = Path(os.path.realpath(data_dir()))
     home = Path(os.path.realpath(os.environ.get("HOME") or "/root"))
     writable = {Path(str(mount["Destination"])) for mount in mounts if mount.get("RW")}
-    own = {enclosure.workspace, paths.session, paths.home}
+    own = {enclosure.workplace.folder, paths.session, paths.home}
     limits = enclosure.box.limits
     return [
         Claim(GROUP, "network of the box", "none", _networks(box)),

@@ -22,9 +22,10 @@ from impyard.addon.errors import ImpyardError
 from impyard.box.attacks.model import GROUPS
 from impyard.runner import boxspec, outside, proofs
 from impyard.runner.canaries import Canaries
-from impyard.runner.enclosure import Enclosure, Plan
+from impyard.runner.enclosure import Enclosure
 from impyard.runner.options import project_option
 from impyard.runner.outside import Claim, as_object
+from impyard.runner.plan import Plan
 from impyard.runner.project import find_root, policy_files
 from impyard.runner.removal import remove_tree
 from impyard.runner.signals import Interrupted, Signals

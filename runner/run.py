@@ -20,17 +20,18 @@ from impyard.addon.vault.store import Vault, default_dir
 from impyard.certs.authority import data_dir
 from impyard.runner import streams
 from impyard.runner.agent import choose_agent
-from impyard.runner.enclosure import DEFAULT_PIDS, Enclosure, Plan
+from impyard.runner.enclosure import Enclosure
 from impyard.runner.gained import Snapshot, gained, new_links, new_repositories, snapshot
 from impyard.runner.gateway import Spawned
 from impyard.runner.outcome import Ending, Event, Outcome, judge_ending, parse_event
+from impyard.runner.plan import DEFAULT_PIDS, Plan
 from impyard.runner.project import check_root, check_workspace, find_root, policy_files
 from impyard.runner.receipt import EXITS, failed_of
 from impyard.runner.resumed import Resumed
 from impyard.runner.signals import Interrupted, Signals
 from impyard.runner.stage import Line, News, Screen
 from impyard.runner.terminal.uisettings import ui_settings
-from impyard.runner.text import shortened, visible
+from impyard.runner.text import counted, shortened, visible
 from impyard.runner.times import now
 from impyard.runner.typed import as_typed, command_line
 from impyard.runner.view import JsonView, View
@@ -170,7 +171,7 @@ class _Run:
             self.before = snapshot(plan.workspace)
         self.enclosure.open()
         if plan.clone is not None:
-            self.before = snapshot(self.enclosure.workspace)
+            self.before = snapshot(self.enclosure.workplace.folder)
         receipt = self.enclosure.receipt
         receipt.prompt = first_line(plan.prompt) if plan.prompt else None
         receipt.prompt_sha256 = hashlib.sha256(plan.prompt).hexdigest()
@@ -232,7 +233,7 @@ class _Run:
             if enclosure.bare in enclosure.box.shut:
                 error += ": look at it before you use git there"
         elif reason == "disk-full":
-            error = f"{enclosure.full}; what the box wrote is in {enclosure.workspace}"
+            error = f"{enclosure.full}; what the box wrote is in {enclosure.workplace.folder}"
         elif reason == "out-of-memory":
             limit = enclosure.box.limits.memory // 1024**2
             error = f"the agent needed more memory than its {limit} MiB; --memory gives it more"
@@ -252,7 +253,7 @@ class _Run:
 
             log = enclosure.paths.runs / "decisions.jsonl"
             receipt.refused_key = refused_key(log, receipt.run, agent.provider, agent.host(), Vault(default_dir()))
-        after = snapshot(enclosure.workspace)
+        after = snapshot(enclosure.workplace.folder)
         files = gained(self.before, after)
         receipt.files = [file.record() for file in files[:RECEIPT_FILES]]
         receipt.files_more = max(0, len(files) - RECEIPT_FILES)
@@ -444,7 +445,7 @@ def _fault_of_output(exc: OSError) -> str:
 def first_line(prompt: bytes) -> str:
     """The prompt's first line, cut where it is long, and how many lines more it has."""
     first, *rest = prompt.decode("utf-8", "replace").strip().split("\n")
-    more = f" … (+{len(rest)} {'line' if len(rest) == 1 else 'lines'})" if rest else ""
+    more = f" … (+{counted(len(rest), 'line')})" if rest else ""
     return shortened(visible(first.strip()), RECEIPT_PROMPT) + more
 
 

@@ -23,7 +23,7 @@ from impyard.runner.options import project_option
 from impyard.runner.project import find_root
 from impyard.runner.receipt import bytes_text, counts_text, file_text
 from impyard.runner.spotted import record_text
-from impyard.runner.text import columns_of, size_text, unstarred, visible, wrapped
+from impyard.runner.text import columns_of, counted, duration_text, size_text, unstarred, visible, wrapped
 from impyard.runner.typed import as_typed, command_line
 from impyard.runner.view import cells
 
@@ -210,7 +210,7 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
         click.echo("nothing to remove")
         return 0
     total = sum(removal.tree_bytes(run.paths.folder) for run in doomed)
-    what = f"{len(doomed)} {'run' if len(doomed) == 1 else 'runs'}, {size_text(total)}"
+    what = f"{counted(len(doomed), 'run')}, {size_text(total)}"
     if not yes:
         if not sys.stdin.isatty():
             raise ImpyardError(
@@ -257,7 +257,7 @@ def _row(run: runs_.Run) -> tuple[str, ...]:
     return (
         run.id,
         visible(run.state),
-        duration_text(run.receipt.get("duration_s")),
+        _duration(run.receipt.get("duration_s")),
         visible(str(decisions.get("allowed", "-"))),
         visible(str(decisions.get("denied", "-"))),
         visible(str(run.receipt.get("model") or "-")),
@@ -318,9 +318,7 @@ def _facts(run: runs_.Run) -> list[tuple[str, str]]:
     if receipt.get("refused_key"):
         pairs.append(("key", as_typed(str(receipt["refused_key"]))))
     if receipt.get("duration_s") is not None:
-        pairs.append(
-            ("duration", f"{duration_text(receipt['duration_s'])} of {duration_text(receipt.get('ceiling_s'))}")
-        )
+        pairs.append(("duration", f"{_duration(receipt['duration_s'])} of {_duration(receipt.get('ceiling_s'))}"))
     if receipt.get("exit_status") is not None:
         pairs.append(("exit status", str(receipt["exit_status"])))
     pairs.append(("workspace", str(receipt.get("workspace") or run.paths.workspace)))
@@ -383,16 +381,9 @@ def _of_clone(clone: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("clone", what), *(("  without", f"{name}") for name in _sequence(clone.get("left_out")))]
 
 
-def duration_text(seconds: Any) -> str:
-    """Seconds as people say them: `4.2 s`, `3 min 5 s`, `2 h 5 min`; `-` for what is no number."""
-    if not isinstance(seconds, int | float):
-        return "-"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+def _duration(seconds: Any) -> str:
+    """`-` for what is no number."""
+    return duration_text(seconds) if isinstance(seconds, int | float) else "-"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

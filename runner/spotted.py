@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from impyard.runner.text import unstarred, visible
+from impyard.runner.text import counted, unstarred, visible
 
 MAX_KINDS = 100  # told apart in a receipt; what a box makes up could be endless
 WHAT = {"sentinel": "the stand-in of", "value": "the real value of"}
@@ -46,8 +46,7 @@ def secret_text(secret: Mapping[str, Any]) -> str:
 
 def record_text(record: Mapping[str, Any]) -> str:
     """One of a receipt's `secrets`: `1 request held the stand-in of github: POST example.com/x (header x-foo)`."""
-    count = record.get("count")
-    many = "1 request" if count == 1 else f"{count} requests"
+    many = counted(record.get("count", 0), "request")
     what = WHAT.get(str(record.get("kind")), "a secret of")
     asked = unstarred(f"{record.get('method')} {record.get('host')}{record.get('path')}")
     return visible(f"{many} held {what} {record.get('credential')}: {asked} ({unstarred(str(record.get('where')))})")

@@ -1,4 +1,5 @@
-"""Text from a log or from the box, made safe to print. Nothing here knows where the text came from."""
+"""Text from a log or from the box, made safe to print, and numbers as people say them. Nothing here knows where they
+came from."""
 
 from __future__ import annotations
 
@@ -67,6 +68,21 @@ def size_text(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
+
+
+def duration_text(seconds: float) -> str:
+    """A duration as people say it: `3.2 s`, `12 min 5 s`, `30 min`, `8 h`, `2 h 5 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """So many of something: `1 rule`, `3 rules`; `several` is for a word that does not just get an s."""
+    return f"{count} {one if count == 1 else several or one + 's'}"
 
 
 def wants_plain(environ: Mapping[str, str] = os.environ) -> bool:

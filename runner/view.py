@@ -20,7 +20,7 @@ from impyard.runner.failures import failure_text, failures_of
 from impyard.runner.outcome import Event, text_of
 from impyard.runner.receipt import Receipt, counts_text, failed_of, file_text
 from impyard.runner.spotted import advice, record_text, secret_text
-from impyard.runner.text import unstarred, visible, wants_plain, wrapped
+from impyard.runner.text import duration_text, unstarred, visible, wants_plain, wrapped
 from impyard.runner.typed import as_typed
 
 TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
@@ -413,13 +413,3 @@ def _lines(shown: str, room: int, hanging: str = "") -> list[str]:
         first, *rest = broken(line, room - len(hanging), room) if cells(line) > room else [line]
         lines += [first, *(hanging + more for more in rest)]
     return lines
-
-
-def duration_text(seconds: float) -> str:
-    """A duration as people say it: `3.2 s`, `12 min 5 s`, `30 min`, `8 h`, `2 h 5 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"

@@ -22,7 +22,7 @@ from impyard.runner.clone.paths import LINK
 from impyard.runner.clone.work import Work, opened
 from impyard.runner.options import project_option
 from impyard.runner.project import find_root
-from impyard.runner.text import columns_of, visible, wrapped
+from impyard.runner.text import columns_of, counted, visible, wrapped
 from impyard.runner.typed import command_line
 
 SHOWN = 200
@@ -97,8 +97,8 @@ def _to_files(work: Work, repository: Project, plan: Plan, again: str, *, yes: b
         _carry_out(repository.root, plan.steps, drafts)
     finally:
         drafts.discard()
-    count = len(plan.steps)
-    click.echo(f"{count} {'change is' if count == 1 else 'changes are'} made; `git status` and `git diff` show them")
+    made = counted(len(plan.steps), "change is", "changes are")
+    click.echo(f"{made} made; `git status` and `git diff` show them")
     return 0
 
 

@@ -16,7 +16,7 @@ from impyard.runner.clone.work import Work, opened
 from impyard.runner.options import project_option
 from impyard.runner.project import find_root
 from impyard.runner.streams import OutputError
-from impyard.runner.text import visible
+from impyard.runner.text import counted, visible
 from impyard.runner.typed import as_typed, command_line
 
 NAMED = 10
@@ -121,9 +121,8 @@ def _say_what_is_missing(work: Work) -> None:
     if len(work.left.out) > NAMED:
         click.echo(f"left out: {len(work.left.out) - NAMED} more", err=True)
     if work.left.ignored:
-        count = work.left.ignored
-        what = "1 file or folder that git ignores" if count == 1 else f"{count} files and folders that git ignores"
-        click.echo(f"left out: {what}", err=True)
+        what = counted(work.left.ignored, "file or folder", "files and folders")
+        click.echo(f"left out: {what} that git ignores", err=True)
     if work.busy:
         who = "the run" if work.busy.id == work.run.id else f"run {work.busy.id}"
         state = "is still" if work.busy.lives else "may still be"

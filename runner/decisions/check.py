@@ -17,7 +17,7 @@ from impyard.runner import runs
 from impyard.runner.decisions import logread
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import read_receipt
-from impyard.runner.text import columns_of, visible, wrapped
+from impyard.runner.text import columns_of, counted, visible, wrapped
 
 
 def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
@@ -42,7 +42,7 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
         else (0, 0, visible(fault.what))
         for fault in faults
     ]
-    count = f"{len(numbers)} {'line' if len(numbers) == 1 else 'lines'}"
+    count = counted(len(numbers), "line")
     if as_json:
         named = [{"line": number, "byte": offset, "what": what} for number, offset, what in found]
         document = {"ok": not found, "lines": len(numbers), "faults": named}

@@ -15,7 +15,7 @@ from impyard.runner.decisions import outcomes
 from impyard.runner.decisions.lines import Selection
 from impyard.runner.decisions.summary import Group, summed_up
 from impyard.runner.decisions.view import nothing, say_left_out, warn_of_damage
-from impyard.runner.text import columns_of, size_text, visible, wants_plain, wrapped
+from impyard.runner.text import columns_of, counted, size_text, visible, wants_plain, wrapped
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -76,10 +76,10 @@ def _say_total(groups: Sequence[Group], unknown: int, shown: int) -> None:
     )
     hosts = len({group.host for group in groups})
     parts = [f"{allowed} allowed" + (f" ({failed} failed)" if failed else ""), f"{denied} denied"]
-    parts += [f"{hosts} {'host' if hosts == 1 else 'hosts'}", f"{size_text(up)} up, {size_text(down)} down"]
+    parts += [f"{counted(hosts, 'host')}", f"{size_text(up)} up, {size_text(down)} down"]
     lines = [f"in all {', '.join(parts)}"]
     if unknown:
-        lines.append(f"of {unknown} allowed {'request' if unknown == 1 else 'requests'} it is not known what came")
+        lines.append(f"of {counted(unknown, 'allowed request')} it is not known what came")
     if shown < len(groups):
         lines.append(f"{shown} of {len(groups)} kinds of request: -n all shows the others")
     for line in lines:

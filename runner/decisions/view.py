@@ -19,7 +19,7 @@ from impyard.runner.decisions.lines import Entry, Selection, parse
 from impyard.runner.decisions.outcomes import Row
 from impyard.runner.decisions.read import short_id
 from impyard.runner.policy import cmd as policy_cmd
-from impyard.runner.text import columns_of, visible, wrapped
+from impyard.runner.text import columns_of, counted, visible, wrapped
 from impyard.runner.typed import as_typed
 
 BATCH = 200  # rows that are printed at once
@@ -71,7 +71,7 @@ def show(log: Path, selection: Selection, *, count: int, following: bool, as_jso
 def say_left_out(selection: Selection) -> None:
     """Say on stderr how much of impyard's own was not shown."""
     parts = [
-        f"{count} {name if count == 1 else name + 's'} of {whose}"
+        f"{counted(count, name)} of {whose}"
         for count, name, whose in (
             (selection.own, "check", "impyard's own"),
             (selection.demo, "call", "the demo model"),

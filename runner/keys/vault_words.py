@@ -7,6 +7,7 @@ from typing import Any
 
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Contents
+from impyard.runner.text import counted
 
 _ORIGINS = {
     "pi": "pi's auth.json",
@@ -91,6 +92,5 @@ def _span(ms: float) -> str:
         return "less than a minute"
     for limit, unit, size in ((120, "minute", 1), (2880, "hour", 60), (float("inf"), "day", 1440)):
         if minutes < limit:
-            count = int(minutes / size)
-            return f"{count} {unit}{'' if count == 1 else 's'}"
+            return counted(int(minutes / size), unit)
     raise AssertionError

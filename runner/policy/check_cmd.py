@@ -14,7 +14,7 @@ import click
 from impyard.addon.errors import Fault, ImpyardError
 from impyard.runner.options import project_option
 from impyard.runner.policy.place import located
-from impyard.runner.text import beside, columns_of, visible, wrapped
+from impyard.runner.text import beside, columns_of, counted, visible, wrapped
 
 
 @click.command()
@@ -59,7 +59,7 @@ def check(files: tuple[Path, ...], project: Path | None, strict: bool, as_json: 
             click.echo(json.dumps(report, indent=2))
             return 1
         _print_faults(exc.faults, contents, root)
-        count = f"{len(exc.faults)} fault{'s' if len(exc.faults) > 1 else ''}"
+        count = counted(len(exc.faults), "fault")
         hint = exc.hint
         if any(fault.file.endswith(ENDING) for fault in exc.faults):
             hint = f"`impyard policy test` is for files that end in {ENDING}: they hold expectations, no policy"
@@ -81,9 +81,9 @@ def check(files: tuple[Path, ...], project: Path | None, strict: bool, as_json: 
         click.echo(wrapped(f"    instead: {visible(lint.instead)}", columns_of(sys.stdout), "      "))
     rules = sum(len(entry.rules) for entry in policy.entries)
     names = ", ".join(visible(_name(path, root)) for path in paths)
-    fine = f"{names}: {_count(len(policy.entries), 'entry', 'entries')}, {_count(rules, 'rule', 'rules')}"
+    fine = f"{names}: {counted(len(policy.entries), 'entry', 'entries')}, {counted(rules, 'rule')}"
     if found:
-        click.echo(f"{fine}, no faults, {_count(len(found), 'lint', 'lints')}")
+        click.echo(f"{fine}, no faults, {counted(len(found), 'lint')}")
     else:
         click.echo(click.style(f"{fine}, nothing to complain about", fg="green"))
     return 1 if found and strict else 0
@@ -102,10 +102,6 @@ def _name(path: Path, root: Path) -> str:
     from impyard.addon.policy import shown
 
     return shown(path, root)
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 def _fault(fault: Fault) -> dict[str, object]:

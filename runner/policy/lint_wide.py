@@ -145,7 +145,7 @@ def _beside(subject: Subject, placed: Placed, rule: Rule) -> Finding | None:
     if not tried.by(rule):
         return None
     numbers = ", ".join(str(other.lines[0]) for other in narrower[:5]) + (", …" if len(narrower) > 5 else "")
-    lines = f"line{'s' if len(narrower) > 1 else ''} {numbers}"
+    lines = f"{'lines' if len(narrower) > 1 else 'line'} {numbers}"
     message = f"makes the narrower ALLOW of {lines} pointless: also allows {tried.text}"
     return finding(placed, "wide-beside-narrow", message, f"leave it out, or {lines}", example=tried.text)
 

@@ -16,7 +16,7 @@ import click
 from impyard.runner.decisions.when import When
 from impyard.runner.options import project_option, run_option
 from impyard.runner.policy.place import located, policy_option
-from impyard.runner.text import columns_of, visible, wrapped
+from impyard.runner.text import columns_of, counted, visible, wrapped
 from impyard.runner.typed import as_typed
 
 OPENED, CLOSED = "deny-to-allow", "allow-to-deny"
@@ -81,7 +81,7 @@ def replay(
     else:
         _print(tally, everything)
     if selection.damaged:
-        lines = "1 damaged line" if selection.damaged == 1 else f"{selection.damaged} damaged lines"
+        lines = counted(selection.damaged, "damaged line")
         click.echo(as_typed(f"warning: {lines} left out; `impyard decisions --verify` checks every line"), err=True)
     if not tally.count and not as_json:
         own = selection.own or selection.demo

@@ -13,7 +13,7 @@ from impyard.runner.policy.change import say
 from impyard.runner.policy.suggest import Evidence, Suggestion
 from impyard.runner.policy.suggest_words import ADVICE
 from impyard.runner.policy.write import diff, show_diff
-from impyard.runner.text import columns_of, shortened, unstarred, visible, wrapped
+from impyard.runner.text import columns_of, counted, shortened, unstarred, visible, wrapped
 from impyard.runner.typed import as_typed
 
 MOST_APART = 12
@@ -33,15 +33,14 @@ def say_beside(found: Suggestion, *, counts: bool = True) -> None:
     """Say, on stderr, what the rules are good for, what to be careful about, and what no rule mends."""
     covered = sum(each.evidence.count for each in found.rules)
     if found.rules and counts:
-        rules = "1 rule" if len(found.rules) == 1 else f"{len(found.rules)} rules"
-        say(f"{rules} for {_denials(covered)}")
+        say(f"{counted(len(found.rules), 'rule')} for {counted(covered, 'denied request')}")
     for each in found.rules:
         for warning in each.warnings:
             say(f"careful: {each.where}: {warning}", fg="yellow")
     for remark in dict.fromkeys(found.remarks):
         say(f"note: {remark}")
     if found.allowed_now and counts:
-        say(f"{_denials(found.allowed_now)} would be allowed by now")
+        say(f"{counted(found.allowed_now, 'denied request')} would be allowed by now")
     if found.apart:
         _say_apart(found.apart)
 
@@ -93,7 +92,7 @@ def _say_apart(apart: dict[Any, Evidence]) -> None:
     """What no rule is suggested for, the most frequent first, each reason with its advice once."""
     columns = columns_of(sys.stderr)
     total = sum(evidence.count for evidence in apart.values())
-    for line in wrapped(f"no rule is suggested for {_denials(total)}:", columns, "  ").split("\n"):
+    for line in wrapped(f"no rule is suggested for {counted(total, 'denied request')}:", columns, "  ").split("\n"):
         say(line)
     room = min(max((columns or LONGEST) - BESIDE, LEAST), LONGEST)
     reasons = dict.fromkeys(each.reason for each in sorted(apart, key=lambda each: -apart[each].count))
@@ -110,7 +109,3 @@ def _say_apart(apart: dict[Any, Evidence]) -> None:
             click.echo(visible(f"    {what} ({count}{evidence.first})"), err=True)
         if len(those) > MOST_APART:
             click.echo(f"    and {len(those) - MOST_APART} more", err=True)
-
-
-def _denials(count: int) -> str:
-    return "1 denied request" if count == 1 else f"{count} denied requests"

@@ -17,6 +17,7 @@ from impyard.runner.report import agent as report_agent
 from impyard.runner.report import requests as report_requests
 from impyard.runner.report.agent import Agent, Step
 from impyard.runner.report.requests import Requests
+from impyard.runner.text import counted
 from impyard.runner.times import seconds_of
 
 PROMPT_CHARS = 6000
@@ -68,11 +69,12 @@ def gather(root: Path, run: runs.Run, project: Path | None) -> Report:
         missing.append("There is no record of what the agent did: neither its events nor its session.")
     if agent.damaged:
         missing.append(
-            f"{many(agent.damaged, 'line')} of {agent.source} cannot be read, and {_is(agent.damaged)} left out."
+            f"{counted(agent.damaged, 'line')} of {agent.source} cannot be read, and {_is(agent.damaged)} left out."
         )
     if agent.too_long:
         missing.append(
-            f"{many(agent.too_long, 'line')} of {agent.source} {_is(agent.too_long)} too long to be read, and left out."
+            f"{counted(agent.too_long, 'line')} of {agent.source} {_is(agent.too_long)} too long to be read, and left "
+            "out."
         )
     if agent.cut:
         missing.append(f"{agent.source} is so long that only its beginning was read.")
@@ -94,10 +96,10 @@ def gather(root: Path, run: runs.Run, project: Path | None) -> Report:
     except ImpyardError as exc:
         missing.append(f"Requests and bytes are not shown, or not all of them: {exc.message}.")
     if requests.damaged:
-        missing.append(f"{many(requests.damaged, 'line')} of the decision log cannot be read: left out.")
+        missing.append(f"{counted(requests.damaged, 'line')} of the decision log cannot be read: left out.")
     if requests.outcomes_damaged:
         missing.append(
-            f"{many(requests.outcomes_damaged, 'line')} of the outcomes cannot be read: some bytes are missing."
+            f"{counted(requests.outcomes_damaged, 'line')} of the outcomes cannot be read: some bytes are missing."
         )
     last = max([start, requests.last_at or start, *(step.at for step in steps)])
     return Report(run, start, end or last, made, prompt, agent, steps, requests, missing, project)
@@ -127,10 +129,6 @@ def _prompt(path: Path) -> tuple[str, str]:
     if len(text) > PROMPT_CHARS or size > len(data):
         text = f"{text[:PROMPT_CHARS]}\n… (the whole prompt has {size} bytes)"
     return text, ""
-
-
-def many(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def _is(count: int) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from impyard.runner.report import tables
-from impyard.runner.report.data import Report, many
+from impyard.runner.report.data import Report
 from impyard.runner.report.markup import Element, Lines, Node, h
 from impyard.runner.report.style import STYLE
 from impyard.runner.report.timeline import picture, timeline
-from impyard.runner.text import shortened, size_text, unstarred
+from impyard.runner.text import counted, duration_text, shortened, size_text, unstarred
 from impyard.runner.typed import as_typed
-from impyard.runner.view import REASON_WORDS, duration_text
+from impyard.runner.view import REASON_WORDS
 
 CSP = f"default-src 'none'; style-src {STYLE.source}; base-uri 'none'; form-action 'none'"
 TITLE_CHARS = 90
@@ -155,7 +155,7 @@ def _figures(report: Report) -> Element:
             sum(one.input + one.cache_read + one.cache_write for one in used),
         )
         figures += [
-            ("Model calls", f"{calls:,}", f"{many(agent.calls, 'tool call')}"),
+            ("Model calls", f"{calls:,}", f"{counted(agent.calls, 'tool call')}"),
             (
                 "Tokens",
                 f"{inputs + sum(one.output for one in used):,}",
@@ -177,14 +177,14 @@ def _alerts(report: Report) -> Element | None:
         alerts.append(
             ("is-bad", f"✗ The decision log is not as it was written: {tables.fault_text(requests.faults[0])}.")
         )
-    counted = tables.mapping(report.receipt.get("decisions"))
-    said, found = (counted.get("allowed"), counted.get("denied")), (requests.allowed, requests.denied)
+    written = tables.mapping(report.receipt.get("decisions"))
+    said, found = (written.get("allowed"), written.get("denied")), (requests.allowed, requests.denied)
     if report.receipt.get("ended") and None not in said and said != found and not requests.faults:
         words = "The receipt counts {} allowed and {} denied requests, the log has {} and {}."
         alerts.append(("is-bad", "✗ " + words.format(*said, *found)))
     if requests.secrets:
         alerts.append(
-            ("is-bad", f"✗ {many(requests.secrets, 'denied request')} held a secret where it does not belong.")
+            ("is-bad", f"✗ {counted(requests.secrets, 'denied request')} held a secret where it does not belong.")
         )
     if report.receipt.get("refused_key"):
         alerts.append(("is-bad", "✗ " + as_typed(shortened(str(report.receipt["refused_key"]), 400))))

@@ -11,14 +11,13 @@ from impyard.addon.reasons import REASONS
 from impyard.runner.policy.suggest import MENDABLE
 from impyard.runner.receipt import bytes_text, file_text
 from impyard.runner.report.agent import Usage
-from impyard.runner.report.data import Report, many
+from impyard.runner.report.data import Report
 from impyard.runner.report.markup import Element, Lines, Node, h
 from impyard.runner.report.requests import MAX_DENIED, Group, Host
 from impyard.runner.report.timeline import asked, clock, mark
 from impyard.runner.spotted import record_text, secret_text
-from impyard.runner.text import shortened, size_text, unstarred
+from impyard.runner.text import counted, duration_text, shortened, size_text, unstarred
 from impyard.runner.typed import command_line
-from impyard.runner.view import duration_text
 
 OPEN_DENIED = 12  # kinds of denials that are shown at once; more are a tap away
 MAX_HOST_ROWS = 60
@@ -33,7 +32,7 @@ def denials(report: Report) -> Iterator[Node]:
     shown, folded = groups[:OPEN_DENIED], groups[OPEN_DENIED:MAX_DENIED]
     yield [_denial(group, report) for group in shown]
     if folded:
-        summary = h("summary", f"{many(len(folded), 'other kind')} of denied requests")
+        summary = h("summary", f"{counted(len(folded), 'other kind')} of denied requests")
         yield h("details", summary, [_denial(group, report) for group in folded], cls="raw")
     if sum(group.entry.reason in MENDABLE for group in groups) > 1:
         command = command_line("policy", "suggest", "--run", report.run.id, project=report.project)
@@ -42,7 +41,7 @@ def denials(report: Report) -> Iterator[Node]:
     if rest:
         are = "is" if rest == 1 else "are"
         command = command_line("decisions", "--run", report.run.id, "--denied", project=report.project)
-        yield h("p", f"{many(rest, 'other denied request')} {are} left out here. All of them: ", h("code", command))
+        yield h("p", f"{counted(rest, 'other denied request')} {are} left out here. All of them: ", h("code", command))
 
 
 def _denial(group: Group, report: Report) -> Element:
@@ -176,7 +175,7 @@ def chain(report: Report) -> Node:
         return (
             h("p", h("span", "✗ broken", cls="mark bad"), ": the log was changed, or lines of it were lost."),
             h("ul", (h("li", fault_text(fault)) for fault in requests.faults)),
-            h("p", f"… and {many(more, 'other fault')}") if more else None,
+            h("p", f"… and {counted(more, 'other fault')}") if more else None,
             h("p", h("code", command, cls="command")),
         )
     if not requests.lines:
@@ -191,7 +190,7 @@ def chain(report: Report) -> Node:
         h(
             "p",
             h("span", "✓ verified", cls="mark good"),
-            f": {many(requests.lines, 'line')}, each of which names the one before it by its hash, {end}",
+            f": {counted(requests.lines, 'line')}, each of which names the one before it by its hash, {end}",
         ),
         h("p", "Anybody can check it again: ", h("code", command)),
     )
@@ -204,11 +203,11 @@ def fault_text(fault: LineFault) -> str:
 
 def credentials(report: Report) -> Iterator[Node]:
     """Which credentials were put on, and what was found where it does not belong."""
-    receipt, counted = report.receipt, report.requests.credentials
-    used = mapping(receipt.get("credentials")) or counted
+    receipt = report.receipt
+    used = mapping(receipt.get("credentials")) or report.requests.credentials
     if used:
         items = (
-            h("li", h("code", shortened(str(name), 100)), f" on {many(int(count), 'request')}")
+            h("li", h("code", shortened(str(name), 100)), f" on {counted(int(count), 'request')}")
             for name, count in list(used.items())[:MAX_FILES]
             if isinstance(count, int)
         )
@@ -222,7 +221,8 @@ def credentials(report: Report) -> Iterator[Node]:
         yield h("ul", (h("li", shortened(record_text(record), 300)) for record in records[:MAX_FILES]))
     elif report.requests.secrets:
         yield h(
-            "p", f"{many(report.requests.secrets, 'request')} held a secret where it does not belong, and was denied."
+            "p",
+            f"{counted(report.requests.secrets, 'request')} held a secret where it does not belong, and was denied.",
         )
     else:
         yield h("p", "No secret was found in a request where it does not belong.")
@@ -240,7 +240,7 @@ def files(receipt: Mapping[str, Any]) -> Iterator[Node]:
     more = receipt.get("files_more")
     rest = len(found[MAX_FILES:]) + (more if isinstance(more, int) else 0)
     if rest:
-        yield h("p", f"… and {many(rest, 'other file')}", cls="note")
+        yield h("p", f"… and {counted(rest, 'other file')}", cls="note")
     if receipt.get("files_complete") is False:
         yield h("p", "The workspace holds more than is looked at: some may be missing here.", cls="note")
     for name in sequence(receipt.get("links"))[:MAX_FILES]:

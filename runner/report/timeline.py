@@ -11,8 +11,7 @@ from impyard.runner.report.data import Report
 from impyard.runner.report.markup import Element, Lines, Node, h
 from impyard.runner.report.requests import BARS, Bars, Gap, Group
 from impyard.runner.spotted import secret_text
-from impyard.runner.text import shortened, size_text, unstarred
-from impyard.runner.view import duration_text
+from impyard.runner.text import duration_text, shortened, size_text, unstarred
 
 PATH_CHARS = 110
 UP, DOWN = 26.0, 16.0  # of the picture, above and below its line

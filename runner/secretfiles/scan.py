@@ -20,7 +20,7 @@ from impyard.runner.gitsettings import named_paths
 from impyard.runner.project import check_mountable
 from impyard.runner.secretfiles.clean import git_stores
 from impyard.runner.secretfiles.kinds import ENVIRONMENT, GIT_SETTINGS, HEAD_BYTES, PACKAGES, Suspect, is_env, suspect
-from impyard.runner.text import visible
+from impyard.runner.text import counted, visible
 
 CHANNEL = "socket or pipe"
 RECORDED = 1000  # in a receipt
@@ -93,7 +93,7 @@ def notes(found: Iterable[Found], root: Path) -> list[str]:
     lines = []
     if environments := [item for item in found if item.kind == ENVIRONMENT]:
         more = len(environments) - 1
-        others = f" and {more} more environment {'file' if more == 1 else 'files'}" if more else ""
+        others = f" and {counted(more, 'more environment file')}" if more else ""
         lines.append(f"covered in the box: {shown(environments[0].path, root)}{others}")
     worth = [item for item in found if item.kind not in (ENVIRONMENT, CHANNEL)]
     named = worth if len(worth) <= NOTED + 1 else worth[:NOTED]

@@ -17,7 +17,7 @@ import pytest
 
 import impyard as package
 from impyard.runner.cli import COMMANDS
-from impyard.runner.text import beside, visible, wrapped
+from impyard.runner.text import beside, counted, duration_text, visible, wrapped
 
 CHECKOUT = Path(str(package.__file__)).parent.parent
 
@@ -97,3 +97,25 @@ def test_what_people_read_fits_sixty_columns_and_loses_no_word(words: str, tmp_p
         wide = [line.replace("unchanged", "wrote") for line in wide]
     # What is free on a disk changes in between.
     assert re.sub(r"\d+", "0", " ".join(narrow)).split() == re.sub(r"\d+", "0", " ".join(wide)).split()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0 s"),
+        (3.21, "3.2 s"),
+        (59.0, "59 s"),
+        (60, "1 min"),
+        (725.2, "12 min 5 s"),
+        (3599.9, "1 h"),
+        (28800, "8 h"),
+        (7505, "2 h 5 min"),
+    ],
+)
+def test_durations_read_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_how_many_of_something_reads_as_people_say_it() -> None:
+    assert [counted(number, "rule") for number in (0, 1, 2)] == ["0 rules", "1 rule", "2 rules"]
+    assert [counted(number, "entry", "entries") for number in (1, 3)] == ["1 entry", "3 entries"]

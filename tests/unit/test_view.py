@@ -14,7 +14,7 @@ import pytest
 from impyard.runner.outcome import parse_event
 from impyard.runner.receipt import Receipt
 from impyard.runner.text import visible
-from impyard.runner.view import HumanView, JsonView, cells, duration_text, make_view
+from impyard.runner.view import HumanView, JsonView, cells, make_view
 
 
 class Screen:
@@ -425,23 +425,6 @@ def test_a_reader_that_is_gone_shows_as_an_oserror() -> None:
         assert process.stdout is not None
         process.stdout.close()
         assert process.wait(30) == 7
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.04, "0 s"),
-        (3.21, "3.2 s"),
-        (59.0, "59 s"),
-        (60, "1 min"),
-        (725.2, "12 min 5 s"),
-        (3599.9, "1 h"),
-        (28800, "8 h"),
-        (7505, "2 h 5 min"),
-    ],
-)
-def test_durations_read_as_people_say_them(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
 
 
 SPOTTED = {"credential": "github", "kind": "sentinel", "where": "header x-foo"}
