@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from tests.bench import big_bodies, first_event, help_time, kept_connections, keys, many_rules, run_start
+from tests.bench import big_bodies, first_event, help_time, kept_connections, keys, many_rules, many_runs, run_start
 from tests.bench.plan import Plan
 from tests.bench.stored import Ratio, losses, names_of, store, stored
 from tests.bench.table import Row, lines
@@ -24,6 +24,7 @@ MEASURES: dict[str, tuple[Callable[[Plan], Iterator[Row]], str]] = {
     "keys": (keys.measure, "requests/s with 100 kB, credentials and the tripwire, of the judge without them"),
     "event": (first_event.measure, "how long the first server-sent event is under way"),
     "start": (run_start.measure, "from impyard run to the agent's first event, more than docker run"),
+    "many": (many_runs.measure, "many runs at once: time, memory and processor time of each"),
     "help": (help_time.measure, "how long impyard --help takes"),
 }
 
@@ -43,6 +44,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=defaults.rounds, help="of each comparison (%(default)s)")
     parser.add_argument("--seconds", type=float, default=defaults.seconds, help="of each load (%(default)s)")
     parser.add_argument("--body", type=int, default=defaults.body_mib, metavar="MIB", help="a big body (%(default)s)")
+    numbers = ",".join(map(str, defaults.at_once))
+    parser.add_argument("--at-once", type=_numbers, default=numbers, metavar="N,N", help="runs at once (%(default)s)")
     after = parser.add_mutually_exclusive_group()
     after.add_argument("--check", action="store_true", help="fail when a stored ratio was lost")
     after.add_argument("--store", action="store_true", help="store the ratios in place of those before")
@@ -50,7 +53,7 @@ def main() -> int:
     unknown = [name for name in arguments.names if name not in MEASURES]
     if unknown:
         parser.error(f"no such measure: {', '.join(unknown)} (there are {', '.join(MEASURES)})")
-    plan = Plan(rounds=arguments.rounds, seconds=arguments.seconds, body_mib=arguments.body)
+    plan = Plan(rounds=arguments.rounds, seconds=arguments.seconds, body_mib=arguments.body, at_once=arguments.at_once)
     before = stored() if arguments.check else {}
     rows: list[Row] = []
     failed: list[str] = []
@@ -73,6 +76,10 @@ def main() -> int:
     for what in failed:
         print(f"failed: {what}", file=sys.stderr)
     return int(bool(failed))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
 
 
 def _measured(name: str, plan: Plan) -> list[Row]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Plan:
     """rounds: of each comparison. seconds: of each load. connections: which numbers of them. body_mib: of a big body.
 
-    rules: how many of them are many. commands: how often a command is started.
+    rules: how many of them are many. commands: how often a command is started. at_once: which numbers of runs.
     """
 
     rounds: int = 11
@@ -18,3 +18,4 @@ class Plan:
     body_mib: int = 1024
     rules: int = 10_000
     commands: int = 10
+    at_once: tuple[int, ...] = (1, 4, 16, 64)
