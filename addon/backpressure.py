@@ -24,11 +24,15 @@ _REST = 2
 
 
 class Gate:
-    """Counts bytes that wait for somebody. `passed` returns once they are few enough."""
+    """Counts bytes that wait for somebody. `passed` returns once they are few enough.
+
+    messages: how many requests, or answers, have begun in what was read so far.
+    """
 
     def __init__(self, limit: int = DEFAULTS.waiting_bytes) -> None:
         self._limit = limit
         self._waiting = 0
+        self.messages = 0
         self._open = asyncio.Event()
         self._open.set()
 
@@ -67,6 +71,8 @@ class Gates:
 
 class Lane:
     """One at a time: those whose bytes cost much go through here, with a rest after each.
+
+    Not for what requests cost, of which HTTP/2 may bring several in one read: turns are there for these.
 
     A frame of nine bytes may cost as much as a whole request. Without this, a few connections full of them would take
     the loop for seconds at a time; with it, all of them together take a third of it, in small pieces.
@@ -109,6 +115,7 @@ class GatedReader:
         self._is_costly = False
         self._began = 0.0
         self._was_full = False
+        self._messages = 0  # when the last read began
         self._in_lane = False
         self.listens = False  # whether it is the other side that is waited for
 
@@ -138,14 +145,14 @@ class GatedReader:
             await self._lane.enter()
             self._in_lane = True
         self._was_full = len(data) >= self._size
-        self._began = time.thread_time()
+        self._began, self._messages = time.thread_time(), self._gate.messages
         return data
 
     def done(self) -> None:
         """What was read has been worked on."""
         took = time.thread_time() - self._began
         if took > _COSTLY_S:
-            self._is_costly = True
+            self._is_costly = took > _COSTLY_S * max(1, self._gate.messages - self._messages)
             self._size = max(_LEAST_READ, self._size // 4)
         elif took < _CHEAP_S and self._was_full:  # of a few bytes nothing is learned about many
             self._size = min(_MOST_READ, self._size * 2)

@@ -201,6 +201,8 @@ class JudgedHttp2Server(Http2Server):
 
     def handle_h2_event(self, event: h2.events.Event) -> CommandGenerator[bool]:
         if isinstance(event, h2.events.RequestReceived):
+            if (gates := getattr(self.conn, "gates", None)) is not None:
+                gates.uploads.messages += 1
             fields = [(bytes(name), bytes(value)) for name, value in event.headers or ()]
             path = next((value for name, value in fields if name == b":path"), b"")
             if excess := head_excess(path, fields, limits_of(self.conn)):

@@ -6,7 +6,12 @@ from mitmproxy.connection import Connection, Server
 from mitmproxy.net.server_spec import ServerSpec
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layer import CommandGenerator
-from mitmproxy.proxy.layers.http import GetHttpConnection, HttpLayer, RegisterHttpConnection
+from mitmproxy.proxy.layers.http import (
+    GetHttpConnection,
+    GetHttpConnectionCompleted,
+    HttpLayer,
+    RegisterHttpConnection,
+)
 
 from impyard.addon import originends, proxytunnel
 from impyard.addon.destination import (
@@ -16,8 +21,10 @@ from impyard.addon.destination import (
     attempt_of,
     carrier,
     destination_of,
+    is_idle,
     is_over,
     note_attempt,
+    note_idle,
     note_over,
     stamp,
 )
@@ -77,10 +84,20 @@ class JudgedConnections(HttpLayer):
 
     def get_connection(self, event: GetHttpConnection, *, reuse: bool = True) -> CommandGenerator[None]:
         self._forget()
+        if reuse and self.context.client.alpn == b"h2" and (kept := self._idle(event)) is not None:
+            note_idle(kept, False)
+            stream = self.command_sources.pop(event)
+            yield from self.event_to_child(stream, GetHttpConnectionCompleted(event, (kept, None)))
+            return
         for command in super().get_connection(event, reuse=reuse):
             if isinstance(command, commands.OpenConnection) and isinstance(event, GetJudgedConnection):
                 self._stamp(event, command.connection)
             yield command
+
+    def _idle(self, event: GetHttpConnection) -> Connection | None:
+        """An HTTP/1 connection for a request of HTTP/2. The core opens one for each: an answer may only end with its
+        connection, for which a second request in there would wait. One that carries nothing makes nobody wait."""
+        return next((each for each in self.connections if is_idle(each) and event.connection_spec_matches(each)), None)
 
     def _stamp(self, event: GetJudgedConnection, dialled: Connection) -> None:
         """Say what a connection is for before it is dialled: the connect hook refuses one without."""

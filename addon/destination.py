@@ -84,6 +84,16 @@ def is_over(connection: Connection) -> bool:
     return bool(vars(carrier(connection)).get("over"))
 
 
+def note_idle(connection: Connection, idle: bool) -> None:
+    """Keep with an HTTP/1 connection to an origin whether it has carried a request to its end and may take another."""
+    vars(connection)["idle"] = idle
+
+
+def is_idle(connection: Connection) -> bool:
+    """Whether an HTTP/1 connection to an origin may take another request; False for one that never had any."""
+    return connection.connected and bool(vars(connection).get("idle"))
+
+
 def carrier(connection: Connection) -> Connection:
     """The connection whose socket carries this one: itself, or the one to the proxy."""
     found = vars(connection).get("dialled")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import h2.events
+from mitmproxy import http
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator
@@ -25,6 +27,7 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client
 from mitmproxy.proxy.layers.http._http2 import Http2Client
 
 from impyard.addon.bodies import ChunkedBody, joined
+from impyard.addon.destination import carrier, note_idle
 from impyard.addon.frames import in_one_piece
 from impyard.addon.heads import seen
 from impyard.addon.limits import limits_of
@@ -49,6 +52,18 @@ class JudgedHttp1Client(Http1Client):
             return
         # Only what cannot be parsed stays here: the line of a chunk, trailers.
         yield from self._end("the answer does not come to an end")
+
+    def send(self, event: HttpEvent) -> CommandGenerator[None]:
+        if isinstance(event, RequestHeaders):
+            note_idle(self.conn, False)
+            if event.request.is_http2:
+                # The core translates too, but ends the connection after it.
+                event = RequestHeaders(event.stream_id, _as_http1(event.request), event.end_stream)
+        yield from super().send(event)
+
+    def mark_done(self, *, request: bool = False, response: bool = False) -> CommandGenerator[None]:
+        yield from super().mark_done(request=request, response=response)
+        note_idle(self.conn, self.stream_id is None and self.state == self.read_headers)
 
     def read_body(self, event: events.Event) -> CommandGenerator[None]:
         yield from joined(super().read_body(event))
@@ -79,6 +94,35 @@ class JudgedHttp1Client(Http1Client):
     def _may_switch(self) -> bool:
         """Whether the request asked for it, and is through: else its rest would come behind the switch."""
         return self.request_done and self.request is not None and "upgrade" in self.request.headers
+
+
+def _as_http1(request: http.Request) -> http.Request:
+    """A request that came by HTTP/2 as HTTP/1 says it: the name in a field of its own, one cookie field (RFC 9113,
+    8.2.3)."""
+    head = request.data
+    fields = head.headers.fields
+    cookies = [value for name, value in fields if name.lower() == b"cookie"]
+    if len(cookies) > 1:
+        fields = (
+            *((name, value) for name, value in fields if name.lower() != b"cookie"),
+            (b"cookie", b"; ".join(cookies)),
+        )
+    if head.authority and "host" not in head.headers:
+        fields = ((b"Host", head.authority), *fields)
+    return http.Request(
+        host=head.host,
+        port=head.port,
+        method=head.method,
+        scheme=head.scheme,
+        authority=b"",
+        path=head.path,
+        http_version=b"HTTP/1.1",
+        headers=http.Headers(fields),
+        content=None,
+        trailers=None,
+        timestamp_start=head.timestamp_start,
+        timestamp_end=None,
+    )
 
 
 class JudgedHttp2Client(Http2Client):
@@ -118,6 +162,11 @@ class JudgedHttp2Client(Http2Client):
         )
         gates.uploads.add(held - self._held)
         self._held = held
+
+    def handle_h2_event(self, event: h2.events.Event) -> CommandGenerator[bool]:
+        if isinstance(event, h2.events.ResponseReceived) and (gate := vars(carrier(self.conn)).get("gate")) is not None:
+            gate.messages += 1
+        return bool((yield from super().handle_h2_event(event)))
 
 
 def install() -> None:

@@ -12,13 +12,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from tests.bench import big_bodies, first_event, help_time, kept_connections, keys, many_rules, many_runs, run_start
+from tests.bench import (
+    big_bodies,
+    first_event,
+    help_time,
+    http2,
+    kept_connections,
+    keys,
+    many_rules,
+    many_runs,
+    new_connections,
+    run_start,
+)
 from tests.bench.plan import Plan
 from tests.bench.stored import Ratio, losses, names_of, store, stored
 from tests.bench.table import Row, lines
 
 MEASURES: dict[str, tuple[Callable[[Plan], Iterator[Row]], str]] = {
     "kept": (kept_connections.measure, "judged requests/s on kept connections, of bare mitmdump"),
+    "new": (new_connections.measure, "new judged connections/s, of bare mitmdump"),
+    "h2": (http2.measure, "judged requests/s of HTTP/2 clients, of bare mitmdump"),
     "rules": (many_rules.measure, "10,000 rules on one host, of 20 rules"),
     "bodies": (big_bodies.measure, "memory and speed of a big download, an upload and a denied upload"),
     "keys": (keys.measure, "requests/s with 100 kB, credentials and the tripwire, of the judge without them"),

@@ -41,9 +41,10 @@ class Target:
 
 
 class Bed:
-    """One origin, and proxies in front of it. Use as a context manager."""
+    """One origin, and proxies in front of it. Use as a context manager. h2: whether the origin speaks HTTP/2."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, h2: bool = False) -> None:
+        self._more = ("h2",) if h2 else ()
         self._folder = tempfile.TemporaryDirectory(prefix="impyard-bench-", ignore_cleanup_errors=True)
         self.folder = Path(self._folder.name)
 
@@ -52,7 +53,7 @@ class Bed:
         pki.context(HOST)
         self.origin_ca = str(pki.ca_path)
         self._origin = processes.start(
-            processes.python("origin", str(self.folder / f"{HOST}.pem")), processes.other_cpu()
+            processes.python("origin", str(self.folder / f"{HOST}.pem"), *self._more), processes.other_cpu()
         )
         assert self._origin.stdout is not None
         self.port = int(self._origin.stdout.readline())
@@ -71,10 +72,11 @@ class Bed:
         return Target("direct", Way("", self.port, self.origin_ca))
 
     @contextmanager
-    def bare_mitmdump(self) -> Iterator[Target]:
+    def bare_mitmdump(self, *settings: str) -> Iterator[Target]:
         """mitmproxy's own command from this Python environment, without any add-on but its own.
 
-        It is told not to print flows: that would cost it more than our whole decision log costs us.
+        It is told not to print flows: that would cost it more than our whole decision log costs us. settings: further
+        options of it, such as "connection_strategy=lazy".
         """
         confdir = self.folder / "mitmproxy"
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -85,6 +87,7 @@ class Bed:
                 *("--listen-host", "127.0.0.1", "--listen-port", str(port), "--quiet"),
                 *("--set", "flow_detail=0", "--set", f"confdir={confdir}"),
                 *("--set", f"ssl_verify_upstream_trusted_ca={self.origin_ca}"),
+                *(word for setting in settings for word in ("--set", setting)),
             ],
             processes.measured_cpu(),
             log=self.folder / "mitmdump.log",
@@ -125,17 +128,23 @@ class Bed:
         finally:
             live.stop()
 
-    def load(self, target: Target, connections: int, seconds: float) -> tuple[Seen, float]:
-        """One load through a target: what it saw, and the CPU seconds that the target used for it."""
+    def load(
+        self, target: Target, connections: int, seconds: float, *, kind: str = "load", streams: int = 1
+    ) -> tuple[Seen, float]:
+        """One load through a target: what it saw, and the CPU seconds that the target used for it.
+
+        kind: the module of this package that is the load. streams: of each connection, where it has several.
+        """
         order = {
             "way": target.way.as_dict(),
             "connections": connections,
             "seconds": seconds,
             "body": str(target.body or ""),
             "headers": target.headers,
+            "streams": streams,
         }
         before = processes.cpu_s(target.pid) if target.pid else 0.0
-        process = processes.start(processes.python("load", json.dumps(order)), processes.other_cpu())
+        process = processes.start(processes.python(kind, json.dumps(order)), processes.other_cpu())
         output, _ = process.communicate(timeout=seconds + 60)
         used = processes.cpu_s(target.pid) - before if target.pid else 0.0
         if process.returncode:

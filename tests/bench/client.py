@@ -33,10 +33,18 @@ class Way:
         return asdict(self)
 
 
-def open_tls(way: Way, timeout_s: float = 60.0) -> ssl.SSLSocket:
-    """A verified TLS connection for HTTP/1.1. Raises OSError, also when the proxy refuses."""
+def client_context(way: Way, protocol: str = "http/1.1") -> ssl.SSLContext:
+    """What verifies a connection, and asks for one protocol on it."""
     context = ssl.create_default_context(cafile=way.ca)
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
+    return context
+
+
+def open_tls(way: Way, timeout_s: float = 60.0, *, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
+    """A verified TLS connection, for HTTP/1.1 unless `context` says otherwise.
+
+    Raises OSError, also when the proxy refuses.
+    """
     connection = _connect(way, timeout_s)
     if isinstance(connection, socket.socket) and connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -48,7 +56,7 @@ def open_tls(way: Way, timeout_s: float = 60.0) -> ssl.SSLSocket:
             answer += connection.recv(1) or _end()
         if b" 200 " not in answer.partition(b"\r\n")[0] + b" ":
             raise OSError(f"the proxy refused: {answer[:80]!r}")
-    return context.wrap_socket(connection, server_hostname=HOST)
+    return (context or client_context(way)).wrap_socket(connection, server_hostname=HOST)
 
 
 def _connect(way: Way, timeout_s: float) -> socket.socket:

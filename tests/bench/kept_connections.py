@@ -22,33 +22,27 @@ def measure(plan: Plan) -> Iterator[Row]:
             ours, theirs, direct = compare(bed, targets, plan, connections)
             label = f"{connections} connection{'s' if connections > 1 else ''}"
             yield from rows(label, "bare", AT_LEAST.get(connections, 1.4), ours, theirs, f"kept-{connections}")
-            per_s = rate(ours)
-            headroom = spread([d / max(o, t) for d, o, t in zip(rate(direct), per_s, rate(theirs), strict=True)])
-            busy, straight = spread([seen.own_cpu_s for seen, _ in ours]), spread(rate(direct))
-            yield Row(
-                f"  headroom of load and origin, {label}",
-                f"{headroom.median:.1f}x",
-                headroom.text(".1f"),
-                ">= 2x",
-                headroom.median >= 2,
-                f"straight to the origin {straight.median:.0f}/s; the load took {busy.median:.0%} of a core",
-            )
+            yield headroom(label, ours, theirs, direct)
 
 
 Results = Sequence[tuple[Seen, float]]
 
 
-def compare(bed: Bed, targets: Sequence[Target], plan: Plan, connections: int) -> list[list[tuple[Seen, float]]]:
+def compare(
+    bed: Bed, targets: Sequence[Target], plan: Plan, connections: int, *, kind: str = "load", streams: int = 1
+) -> list[list[tuple[Seen, float]]]:
     """Alternating loads through each target. Raises RuntimeError when a request fails: a denial would be fast."""
 
     def one(target: Target) -> tuple[Seen, float]:
-        seen, cpu = bed.load(target, connections, plan.seconds)
+        seen, cpu = bed.load(target, connections, plan.seconds, kind=kind, streams=streams)
         if seen.errors or not seen.per_s:
             raise RuntimeError(f"{target.name}: {seen.errors} failed requests, {seen.first_error or 'no answer'}")
         return seen, cpu
 
     for target in targets:
-        bed.load(target, connections, min(plan.seconds, 0.5))  # caches, connections, certificates
+        bed.load(
+            target, connections, min(plan.seconds, 0.5), kind=kind, streams=streams
+        )  # caches, connections, certificates
     return alternate(targets, plan.rounds, one)
 
 
@@ -74,6 +68,20 @@ def rows(label: str, other: str, at_least: float, ours: Results, theirs: Results
         note=f"{spread(cpu_us(ours)).median:.0f} and {spread(cpu_us(theirs)).median:.0f} us a request; "
         f"best rounds {min(cpu_us(ours)):.0f} and {min(cpu_us(theirs)):.0f} us, "
         f"ratio {min(cpu_us(theirs)) / min(cpu_us(ours)):.2f}",
+    )
+
+
+def headroom(label: str, ours: Results, theirs: Results, direct: Results) -> Row:
+    """How much more load and origin could do than was asked of them."""
+    spare = spread([d / max(o, t) for d, o, t in zip(rate(direct), rate(ours), rate(theirs), strict=True)])
+    busy, straight = spread([seen.own_cpu_s for seen, _ in ours]), spread(rate(direct))
+    return Row(
+        f"  headroom of load and origin, {label}",
+        f"{spare.median:.1f}x",
+        spare.text(".1f"),
+        ">= 2x",
+        spare.median >= 2,
+        f"straight to the origin {straight.median:.0f}/s; the load took {busy.median:.0%} of a core",
     )
 
 

@@ -10,6 +10,7 @@ import select
 import ssl
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -34,6 +35,21 @@ class Seen:
     own_cpu_s: float = 0.0
     first_error: str = ""
 
+    @classmethod
+    def of(cls, tallies: Sequence[Tally], seconds: float, own_cpu_s: float) -> Seen:
+        """What several parts of one load have seen together in its window."""
+        delays = sorted(delay for tally in tallies for delay in tally.delays)
+        errors = [error for tally in tallies for error in tally.errors]
+        return cls(
+            per_s=sum(tally.counted for tally in tallies) / seconds,
+            total=sum(tally.total for tally in tallies),
+            errors=len(errors),
+            median_ms=_at(delays, 0.5),
+            p99_ms=_at(delays, 0.99),
+            own_cpu_s=own_cpu_s / seconds,
+            first_error=errors[0] if errors else "",
+        )
+
 
 @dataclass(slots=True)
 class _Lane:
@@ -43,12 +59,21 @@ class _Lane:
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
+    """What one part of a load has seen. begin: when the warm-up ends, by time.perf_counter."""
+
     begin: float
     counted: int = 0
     total: int = 0
     errors: list[str] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
+
+    def count(self, sent: float, now: float) -> None:
+        """An answer with status 200 to what was sent then is there."""
+        self.total += 1
+        if now >= self.begin:
+            self.counted += 1
+            self.delays.append((now - sent) * 1000)
 
 
 def run(way: Way, connections: int, seconds: float, *, body: bytes = b"", headers: str = "") -> Seen:
@@ -66,7 +91,7 @@ def run(way: Way, connections: int, seconds: float, *, body: bytes = b"", header
         connection.setblocking(False)
         lanes[connection.fileno()] = _Lane(connection, time.perf_counter())
         poll.register(connection.fileno(), select.EPOLLIN)
-    tally = _Tally(time.perf_counter() + min(WARM_UP_S, seconds))
+    tally = Tally(time.perf_counter() + min(WARM_UP_S, seconds))
     end, cpu = tally.begin + seconds, 0.0
     while lanes and (now := time.perf_counter()) < end:
         if not cpu and now >= tally.begin:
@@ -78,19 +103,10 @@ def run(way: Way, connections: int, seconds: float, *, body: bytes = b"", header
     used = time.process_time() - cpu
     for lane in lanes.values():
         lane.connection.close()
-    tally.delays.sort()
-    return Seen(
-        per_s=tally.counted / seconds,
-        total=tally.total,
-        errors=len(tally.errors),
-        median_ms=_at(tally.delays, 0.5),
-        p99_ms=_at(tally.delays, 0.99),
-        own_cpu_s=used / seconds,
-        first_error=tally.errors[0] if tally.errors else "",
-    )
+    return Seen.of([tally], seconds, used)
 
 
-def _advance(lane: _Lane, request: bytes, tally: _Tally) -> bool:
+def _advance(lane: _Lane, request: bytes, tally: Tally) -> bool:
     """Read what is there; after a whole answer send the next request. Whether the connection is still good."""
     try:
         data = lane.connection.recv(65536)
@@ -108,10 +124,7 @@ def _advance(lane: _Lane, request: bytes, tally: _Tally) -> bool:
         now = time.perf_counter()
         if status != 200:
             raise OSError(f"status {status}")
-        tally.total += 1
-        if now >= tally.begin:
-            tally.counted += 1
-            tally.delays.append((now - lane.sent) * 1000)
+        tally.count(lane.sent, now)
         lane.buffer, lane.sent = b"", now
         lane.connection.setblocking(True)
         lane.connection.sendall(request)

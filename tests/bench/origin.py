@@ -1,5 +1,7 @@
 """The origin, in a process of its own: `python -m tests.bench.origin CERTIFICATE` prints its port and serves TLS.
 
+With `h2` behind the certificate it speaks HTTP/2 to whoever can, and then has nothing but /small.
+
 GET  /small      200 bytes of JSON
 GET  /bytes/N    N bytes
 POST /sink       reads the body, answers with its length
@@ -15,6 +17,9 @@ import sys
 import threading
 import time
 
+from hpack import Decoder
+
+from tests.bench import h2_frames as h2
 from tests.bench.client import BLOCK_BYTES, content_length
 
 SMALL = b'{"object":"list","data":[{"id":"bench","version":"1.2.3","note":"%s"}]}' % (b"x" * 133)
@@ -25,10 +30,10 @@ HELD_BACK_S = 2.0
 class Origin:
     """A thread for each connection."""
 
-    def __init__(self, certificate: str) -> None:
+    def __init__(self, certificate: str, *more: str) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificate)
-        self._context.set_alpn_protocols(["http/1.1"])
+        self._context.set_alpn_protocols([*more, "http/1.1"])
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self._released = threading.Event()
         self.port = int(self._listener.getsockname()[1])
@@ -42,6 +47,9 @@ class Origin:
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._context.wrap_socket(plain, server_side=True) as connection:
+                if connection.selected_alpn_protocol() == "h2":
+                    _serve_h2(connection)
+                    return
                 buffer = b""
                 while True:
                     while (end := buffer.find(b"\r\n\r\n")) < 0:
@@ -88,6 +96,36 @@ class Origin:
         connection.sendall(_event() + b"0\r\n\r\n")
 
 
+def _serve_h2(connection: ssl.SSLSocket) -> None:
+    """Answer requests for /small until the client leaves. Raises OSError and ValueError."""
+    fields = [(":status", "200"), ("content-type", "application/json"), ("content-length", str(len(SMALL)))]
+    head, decoder, buffer = h2.RepeatedHead(fields), Decoder(), bytearray()
+    connection.sendall(h2.greeting())
+    while len(buffer) < len(h2.PREFACE):
+        buffer += _some(connection)
+    del buffer[: len(h2.PREFACE)]
+    while True:
+        out = b""
+        for kind, flags, stream, payload in h2.frames(buffer):
+            if kind == h2.HEADERS:
+                asked = dict(decoder.decode(h2.block_of(flags, payload), raw=True))
+                if asked.get(b":path") != b"/small":
+                    raise ValueError("there is nothing else")
+                out += h2.frame(h2.HEADERS, h2.END_HEADERS, stream, head.block())
+                out += h2.frame(h2.DATA, h2.END_STREAM, stream, SMALL)
+            out += h2.reply(kind, flags, payload)
+        if out:
+            connection.sendall(out)
+        buffer += _some(connection)
+
+
+def _some(connection: ssl.SSLSocket) -> bytes:
+    data = connection.recv(65536)
+    if not data:
+        raise OSError("the client left")
+    return data
+
+
 def _whole(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
 
@@ -107,6 +145,6 @@ def _send_bytes(connection: ssl.SSLSocket, left: int) -> None:
 
 
 if __name__ == "__main__":
-    origin = Origin(sys.argv[1])
+    origin = Origin(*sys.argv[1:])
     print(origin.port, flush=True)
     origin.serve()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.bench import big_bodies, first_event, help_time, kept_connections, keys, many_rules
+from tests.bench import big_bodies, first_event, help_time, http2, kept_connections, keys, many_rules, new_connections
 from tests.bench.bed import Bed
 from tests.bench.plan import Plan
 from tests.bench.rounds import alternate, ratios
@@ -22,13 +22,15 @@ SHORT = Plan(rounds=1, seconds=0.2, connections=(2,), body_mib=4, rules=100, com
     ("measure", "figures"),
     [
         (kept_connections.measure, 3),
+        (new_connections.measure, 6),
+        (http2.measure, 6),
         (many_rules.measure, 2),
         (big_bodies.measure, 6),
         (keys.measure, 2),
         (first_event.measure, 1),
         (help_time.measure, 1),
     ],
-    ids=["kept", "rules", "bodies", "keys", "event", "help"],
+    ids=["kept", "new", "h2", "rules", "bodies", "keys", "event", "help"],
 )
 def test_each_measure_yields_its_figures(measure: Callable[[Plan], Iterator[Row]], figures: int) -> None:
     rows = list(measure(SHORT))

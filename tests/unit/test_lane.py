@@ -1,0 +1,41 @@
+"""Which reads go through the lane: those whose bytes cost much and are no requests."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from impyard.addon.backpressure import Gate, GatedReader, Lane
+
+
+async def _waits_for_the_lane(messages: int, cpu_s: float) -> bool:
+    """Whether a reader has to wait for a lane that is taken, after a read that began `messages` and took that long."""
+    here, there = socket.socketpair()
+    with here, there:
+        stream, gate, lane = asyncio.StreamReader(), Gate(), Lane()
+        reader = GatedReader(stream, gate, lane, here.fileno(), lambda: None)
+        stream.feed_data(b"x" * 300)
+        await reader.read(100)
+        gate.messages += messages
+        end = time.thread_time() + cpu_s
+        while time.thread_time() < end:
+            pass
+        reader.done()
+        await lane.enter()  # somebody else is in there
+        try:
+            await asyncio.wait_for(reader.read(100), 0.2)
+        except TimeoutError:
+            return True
+        return False
+
+
+@pytest.mark.parametrize(
+    ("messages", "cpu_s", "waits"),
+    [(0, 0.02, True), (1, 0.02, True), (8, 0.02, False), (8, 0.08, True), (0, 0.0, False)],
+    ids=["bytes of nothing", "one costly request", "several requests", "several costly requests", "cheap bytes"],
+)
+def test_what_several_requests_cost_is_no_reason_to_wait(messages: int, cpu_s: float, waits: bool) -> None:
+    assert asyncio.run(_waits_for_the_lane(messages, cpu_s)) is waits
