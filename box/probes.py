@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-ANSWER_LIMIT_S = 10.0
+ANSWER_LIMIT_S = 60.0
 CONNECT_LIMIT_S = 2.0
 SIOCGIFFLAGS, IFF_UP = 0x8913, 1
 DOCKER_SOCKETS = (

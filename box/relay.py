@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from impyard.box.terminal import Terminal
 
 CONFIG = "/run/impyard/box.json"
-PROBES_LIMIT_S = 20.0
+PROBES_LIMIT_S = 120.0  # they take a tenth of a second; with very many boxes on one machine each gets few turns
 PROVE_LIMIT_S = 120.0
 
 

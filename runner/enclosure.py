@@ -27,6 +27,7 @@ from impyard.runner import boxspec, gateway, leftovers
 from impyard.runner.diskwatch import DiskWatch, check_room
 from impyard.runner.gateway import Event
 from impyard.runner.keys import firstuse, handover, standins
+from impyard.runner.memory import check_memory
 from impyard.runner.plan import Plan
 from impyard.runner.project import check_root, mounts_under, new_run
 from impyard.runner.receipt import Receipt
@@ -116,6 +117,7 @@ class Enclosure:
         plan = self.plan
         secret_folders = (authority.data_dir(),)
         check_root(plan.root, secret_folders)
+        check_memory()
         check_room((plan.root, plan.root / "runs", *((plan.workspace,) if plan.workspace else ())))
         repository = find_repository(plan)
         self.user = user = box_user(os.geteuid(), os.getegid(), os.environ)

@@ -13,12 +13,14 @@ import json
 import os
 import re
 import secrets
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,9 +29,12 @@ import impyard
 from impyard.addon.errors import ImpyardError
 from impyard.addon.request import CANARY_SUFFIX
 
-READY_LIMIT_S = 30.0
-CANARY_LIMIT_S = 10.0
-CLOSE_LIMIT_S = 5.0
+# How long a gateway may get nothing done, and how long it may take in any case. Among many runs that start at once each
+# gets little of the processors: what is slow is not stuck.
+READY_LIMIT_S, READY_AT_MOST_S = 30.0, 600.0
+CLOSE_LIMIT_S, CLOSE_AT_MOST_S = 5.0, 60.0
+CANARY_LIMIT_S = 60.0
+LAST_MOMENT_S = 1.0
 RENEWAL_LIMIT_S = 20.0  # more than the gateway waits for a token endpoint
 # How far back the canary's line may be: other runs append to the same log, but not this much within a second.
 LOG_TAIL_BYTES = 4 * 1024 * 1024
@@ -143,7 +148,7 @@ class Gateway:
 
     def ready(self) -> Event:
         """Wait until the door is open and return the `ready` event. Raises ImpyardError when it does not come."""
-        if not self._first.wait(READY_LIMIT_S):
+        if not self._comes(self._first, READY_LIMIT_S, READY_AT_MOST_S):
             raise ImpyardError(f"the gateway does not start{self._last_words()}", hint=DOCTOR)
         event = self._started or {}
         if event.get("event") == "failed":
@@ -193,7 +198,7 @@ class Gateway:
             self._process.kill()  # still coming up: it has nothing to close and nothing to say
         with contextlib.suppress(OSError):
             self._lifeline.shutdown(socket.SHUT_WR)
-        if not self._ended.wait(CLOSE_LIMIT_S) and self._renewing:
+        if not self._comes(self._ended, CLOSE_LIMIT_S, CLOSE_AT_MOST_S) and self._renewing:
             self._ended.wait(RENEWAL_LIMIT_S)  # killed now, it would lose a login
         for insist in (self._process.terminate, self._process.kill):
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -204,6 +209,16 @@ class Gateway:
         self._thread.join(CLOSE_LIMIT_S)
         self._keep_words()
         return self._closed
+
+    def _comes(self, event: threading.Event, limit_s: float, at_most_s: float) -> bool:
+        """Wait for what the gateway's work brings, unless it uses no processor time for `limit_s`; whether it came."""
+        give_up_at = time.monotonic() + at_most_s
+        before = -1
+        while (used := _ticks(self._process.pid)) != before and time.monotonic() < give_up_at:
+            if event.wait(limit_s):
+                return True
+            before = used
+        return event.is_set()
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError), self._lifeline.makefile("rb") as lines:
@@ -279,6 +294,10 @@ class Gateway:
         return False
 
     def _last_words(self) -> str:
+        """What it said last, or what ended it without a word; with a colon in front of it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its end of the lifeline closes a moment before its end
+            if self._process.wait(LAST_MOMENT_S) == -signal.SIGKILL:
+                return ": it was killed, as the kernel does when memory is short"
         with contextlib.suppress(OSError, ValueError):
             size = os.fstat(self._words.fileno()).st_size
             lines = os.pread(self._words.fileno(), 4096, max(0, size - 4096)).decode("utf-8", "replace").splitlines()
@@ -291,3 +310,12 @@ class Gateway:
             if size := os.fstat(self._words.fileno()).st_size:
                 with open(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as log:
                     log.write(os.pread(self._words.fileno(), MAX_LOG_BYTES, max(0, size - MAX_LOG_BYTES)))
+
+
+def _ticks(pid: int) -> int:
+    """The processor time that a process has used, in clock ticks (proc(5)); 0 when it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -103,6 +103,8 @@ def judge_ending(ending: Ending, outcome: Outcome) -> tuple[str, str | None]:
         return "agent-error", outcome.error
     if ending.interactive:
         return "agent-error", f"pi ended with status {ending.status}{words}"
+    if ending.status == 137 and outcome.stop_reason is None:
+        return "agent-error", f"pi was killed (status 137), as happens when this machine is short of memory{words}"
     if outcome.stop_reason is None:
         return "agent-error", f"pi ended without an answer (status {ending.status}){words}"
     return "agent-error", f"pi ended with status {ending.status}, its last answer with `{outcome.stop_reason}`{words}"

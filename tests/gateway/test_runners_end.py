@@ -169,6 +169,32 @@ def test_a_gateway_that_cannot_start_is_refused_with_its_last_words(
         spawn()
 
 
+def test_a_slow_start_is_no_failure_and_a_stuck_one_is(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among many runs each gateway gets little of the processors. It needs more than the limit, but is at work."""
+    monkeypatch.setattr(gateway, "READY_LIMIT_S", 0.25)
+    with spawn() as spawned:
+        started = bench.configure(spawned)
+        assert started.ready()["event"] == "ready"
+        started.close()
+    with spawn() as spawned:  # the control
+        os.kill(spawned.process.pid, signal.SIGSTOP)
+        started = bench.configure(spawned)
+        with pytest.raises(ImpyardError, match="does not start"):
+            started.ready()
+        os.kill(spawned.process.pid, signal.SIGCONT)
+        monkeypatch.setattr(gateway, "READY_AT_MOST_S", 0.0)
+        with pytest.raises(ImpyardError, match="does not start"):
+            started.ready()
+        started.close()
+
+
+def test_a_gateway_that_the_kernel_kills_is_named_as_that(bench: Bench) -> None:
+    with spawn() as spawned:
+        os.kill(spawned.process.pid, signal.SIGKILL)
+        with pytest.raises(ImpyardError, match=r"before it was ready: it was killed, as .* memory is short"):
+            bench.configure(spawned).ready()
+
+
 def test_a_gateway_that_died_right_after_its_start_is_refused(bench: Bench, live: Gateway) -> None:
     live.ready()
     os.kill(live.pid, signal.SIGKILL)

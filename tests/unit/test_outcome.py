@@ -86,6 +86,13 @@ def test_the_last_words_of_a_box_that_did_not_come_up_are_told() -> None:
     assert "no such file" in str(error)
 
 
+def test_an_agent_that_was_killed_without_an_answer_is_told_from_one_that_ended() -> None:
+    _, error = judge_ending(ending(status=137), Outcome())
+    assert "was killed (status 137), as happens when this machine is short of memory" in str(error)
+    _, error = judge_ending(ending(status=1), Outcome())
+    assert error == "pi ended without an answer (status 1)"
+
+
 @pytest.mark.parametrize("line", [b"", b"x", b"[]", b"{}", b'{"type": 1}', b"\xff", b"[" * 100_000])
 def test_a_line_that_is_no_event_is_none(line: bytes) -> None:
     assert parse_event(line) is None
