@@ -16,8 +16,10 @@ import hmac
 import json
 import re
 import secrets
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -195,14 +197,22 @@ class DemoServer:
         self._server.key = key
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name="demo-model")
+        self._over = False
+        self._thread = threading.Thread(target=self._serve, daemon=True, name="demo-model")
         self._thread.start()
 
     def close(self) -> None:
         """Stop serving and free the port."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._over = True
+        with suppress(OSError):
+            self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes who waits for a connection
         self._thread.join(timeout=2)
+        self._server.server_close()
+
+    def _serve(self) -> None:
+        """Without looking at a clock, as `serve_forever` does: a run mostly waits, and many may wait at once."""
+        while not self._over:
+            self._server.handle_request()
 
 
 class _Server(ThreadingHTTPServer):
