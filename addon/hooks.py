@@ -64,6 +64,13 @@ class JudgeAddon(ForwardedHooks):
         self.watch = watch
         self.secret = secret
 
+    def look_at_policy(self) -> None:
+        """Have a change of the policy seen soon when nobody asks: compiling a big one begins when it is seen."""
+        try:
+            self.policies.current()
+        except Exception as exc:
+            logger.error("the policy could not be looked at", exc_info=exc)  # the next request is denied for it
+
     # -- requests ---------------------------------------------------------------------------------------------------
 
     @fail_closed

@@ -6,14 +6,18 @@ A policy that loads is whole: one fault anywhere refuses all of it, and every fa
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import os
+import stat
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from impyard.addon.errors import Fault, PolicyError
+from impyard.addon.paths import MatchFailed
 from impyard.addon.policyfile import MAX_BYTES, read_entries
 from impyard.addon.policyhomes import Homes
 from impyard.addon.request import is_address
-from impyard.addon.rules import Entry, Inject, MatchFailed, Proxy, Route, Rule, Upstream
+from impyard.addon.rules import Entry, Inject, Proxy, Route, Rule, Upstream
 
 __all__ = [
     "MAX_BYTES",
@@ -103,7 +107,7 @@ def load_policy(paths: Sequence[Path], *, root: Path | None = None) -> Policy:
     faults: list[Fault] = []
     for path in paths:
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 contents.append((path, file.read(MAX_BYTES + 1)))
         except OSError as exc:
             faults.append(unreadable(path, root, exc))
@@ -112,8 +116,13 @@ def load_policy(paths: Sequence[Path], *, root: Path | None = None) -> Policy:
     return read_policy(contents, root=root)
 
 
-def read_policy(contents: Sequence[tuple[Path, bytes]], *, root: Path | None = None) -> Policy:
-    """The policy in files that were read already; otherwise as `load_policy`."""
+def read_policy(
+    contents: Sequence[tuple[Path, bytes]], *, root: Path | None = None, rest: Callable[[], None] | None = None
+) -> Policy:
+    """The policy in files that were read already; otherwise as `load_policy`.
+
+    rest: called between pieces of work that let no other thread have its turn.
+    """
     entries: list[Entry] = []
     faults: list[Fault] = []
     digest = hashlib.sha256()
@@ -122,12 +131,24 @@ def read_policy(contents: Sequence[tuple[Path, bytes]], *, root: Path | None = N
         faults.append(Fault("policy", 0, 0, "no policy file was given"))
     for path, data in contents:
         digest.update(data)
-        found, wrong = read_entries(data, file=shown(path, root), folder=path.parent, first=len(entries), homes=homes)
+        found, wrong = read_entries(
+            data, file=shown(path, root), folder=path.parent, first=len(entries), homes=homes, rest=rest
+        )
         entries += found
         faults += wrong
     if faults:
         raise PolicyError(tuple(faults), hint=_mend(faults))
     return Policy(entries, f"sha256:{digest.hexdigest()}")
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A policy file, open to be read. Raises OSError, also for what is no regular file: a pipe would never end."""
+    # Without O_NONBLOCK the mere opening of a pipe would wait for its other end.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("it is not a regular file")
+    return open(descriptor, "rb")
 
 
 def _mend(faults: Sequence[Fault]) -> str:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import re2
 
 from impyard.addon.errors import Fault
+from impyard.addon.paths import BadExpressions, Paths, path_options
 from impyard.addon.policyhomes import Homes
 from impyard.addon.policyinject import BINDING_KEYS, Leg, read_inject, read_sentinels
 from impyard.addon.policyroutes import ROUTE_KEYS, read_route
 from impyard.addon.request import METHOD, canonical_host, is_address, split_authority
-from impyard.addon.rules import DEFAULT_PORTS, Entry, Paths, Rule, path_options
+from impyard.addon.rules import DEFAULT_PORTS, Entry, Rule
 from impyard.addon.yamlnodes import Node, Nodes, Scalar, Sequence_, is_empty, nearest, short
 
 MAX_BYTES = 8 << 20  # 10,000 rules are about 1 MB and load in a third of a second; this is some 80,000
@@ -36,16 +38,23 @@ _BACKREFERENCE = re.compile(r"\\[1-9]|\(\?P=")
 
 
 def read_entries(
-    data: bytes, *, file: str, folder: Path, first: int = 0, homes: Homes | None = None
+    data: bytes,
+    *,
+    file: str,
+    folder: Path,
+    first: int = 0,
+    homes: Homes | None = None,
+    rest: Callable[[], None] | None = None,
 ) -> tuple[list[Entry], list[Fault]]:
     """The entries in `data` and every fault found in it; the entries may be used only if there is no fault.
 
     file: the name for messages. folder: what a relative `upstream_ca` starts from. first: the order of the first entry.
-    homes: what entries of earlier files put into the box.
+    homes: what entries of earlier files put into the box. rest: called between pieces of work that take other threads'
+    turns.
     """
     if len(data) > MAX_BYTES:
         return [], [Fault(file, 0, 0, f"is larger than {MAX_BYTES >> 20} MiB")]
-    reader = _Reader(Nodes(file), folder, Homes() if homes is None else homes)
+    reader = _Reader(Nodes(file), folder, Homes() if homes is None else homes, rest)
     collecting = gc.isenabled()
     gc.disable()  # a big file makes some 100,000 objects that all stay: the collector would take a third of the time
     try:
@@ -60,16 +69,27 @@ def read_entries(
 
 
 class _Reader:
-    def __init__(self, nodes: Nodes, folder: Path, homes: Homes) -> None:
+    def __init__(self, nodes: Nodes, folder: Path, homes: Homes, rest: Callable[[], None] | None) -> None:
         self.nodes = nodes
         self.folder = folder
         self.homes = homes
+        self.rest = rest
         self.rules_seen = 0
-        self.paths = Paths(0)  # of the entry that is being read
+        self.expressions: list[tuple[str, Node]] = []  # of the entry that is being read
+        self.method_sets: dict[frozenset[str], frozenset[str]] = {}  # each is kept once
+        self.compiled: dict[tuple[str, ...], Paths] = {}  # entries with the same expressions share them
 
     def policy(self, data: bytes, first: int) -> list[Entry]:
+        root = self.nodes.parse(data)
+        try:
+            return self.document(root, first)
+        finally:
+            self.expressions = []
+            if root is not None:
+                self.nodes.let_go(root)
+
+    def document(self, root: Node | None, first: int) -> list[Entry]:
         nodes = self.nodes
-        root = nodes.parse(data)
         if root is None or is_empty(root):
             if not nodes.faults:
                 nodes.faults.append(
@@ -94,6 +114,7 @@ class _Reader:
         nodes = self.nodes
         known = len(nodes.faults)
         values = nodes.mapping(node, "an entry", ENTRY_KEYS)
+        self.expressions = []
         self.require(node, values, "an entry", ("host", "policies"), known)
         host = self.host(values["host"]) if "host" in values else None
         ports = self.ports(values.get("scheme"), values.get("port"))
@@ -102,18 +123,17 @@ class _Reader:
         inject = read_inject(nodes, values["inject"], leg, self.homes) if "inject" in values else None
         passing = read_sentinels(nodes, values["sentinels"]) if "sentinels" in values else False
         rules = self.rules(values["policies"]) if "policies" in values else []
+        paths = self.paths()
         if host is None or len(nodes.faults) > known:
             return None
-        try:
-            self.paths.compile()
-        except re2.error:
+        if paths is None:
             nodes.fault(node, f'the rules of "{host}" are too large to be matched together')
             return None
         return Entry(
             host,
             ports,
             rules,
-            self.paths,
+            paths,
             order=order,
             at=nodes.at(node),
             upstream=upstream,
@@ -121,13 +141,25 @@ class _Reader:
             sentinels_pass=passing,
         )
 
+    def paths(self) -> Paths | None:
+        """The expressions of the entry, compiled; None after a fault, and when they are too large together."""
+        expressions = tuple(raw for raw, _ in self.expressions)
+        if (paths := self.compiled.get(expressions)) is None:
+            try:
+                paths = self.compiled[expressions] = Paths(expressions, self.rest)
+            except BadExpressions as exc:
+                for place in exc.places:
+                    self.expression(self.expressions[place][1], "path", expressions[place])
+            except re2.error:
+                return None
+        return paths
+
     def rules(self, node: Node) -> list[Rule]:
         rules = []
         items = self.nodes.sequence(node, "policies")
         if isinstance(node, Sequence_) and not items:
             self.nodes.fault(node, "policies is empty; leave the entry out to deny the host")
         self.rules_seen += len(items)
-        self.paths = Paths(len(items))
         if self.rules_seen <= MAX_RULES:
             for item in items:
                 if rule := self.rule(item):
@@ -223,18 +255,16 @@ class _Reader:
                 self.nodes.fault(item, f'method "{raw}": methods are compared exactly, write {raw.upper()}')
             else:
                 found.add(raw)
-        return None if "*" in found else frozenset(found)
+        methods = frozenset(found)
+        return None if "*" in found else self.method_sets.setdefault(methods, methods)
 
     def path(self, node: Node) -> str | None:
         raw = self.nodes.text(node, "path")
         if raw is None:
             return None
-        try:
-            self.paths.add(raw)  # parses, which is 20 times faster than compiling each on its own
-        except re2.error:
-            self.expression(node, "path", raw)
-            return None
-        if not raw or (raw[0].isascii() and raw[0].isalnum()):
+        if raw and not (raw[0].isascii() and raw[0].isalnum()):
+            self.expressions.append((raw, node))
+        elif self.expression(node, "path", raw):
             self.nodes.fault(node, f'path "{short(raw)}": it must match the whole path, which begins with "/"')
         return raw
 

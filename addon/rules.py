@@ -1,8 +1,4 @@
-"""Rules and the entries that hold them: values made by the loader, matched by the judge.
-
-An entry's path expressions are one RE2 set: linear time in the path whatever the expressions are, and one pass for
-thousands of rules.
-"""
+"""Rules and the entries that hold them: values made by the loader, matched by the judge."""
 
 from __future__ import annotations
 
@@ -14,20 +10,12 @@ from pathlib import Path
 
 import re2
 
+from impyard.addon.paths import Paths
 from impyard.addon.vault.templates import Variant
 
 DEFAULT_PORTS: Mapping[str, int] = {"https": 443, "http": 80}
 
-# RE2's own default, and more for many rules. What compiling leaves of it is a cache that is filled as paths come in, so
-# this is also what the sender of many odd paths can make the gateway hold: sets that need more get more, no others.
-_MIN_MEM = 8 << 20
-_MEM_PER_RULE = 8 << 10
-_MORE_MEM = 8
 _LITERAL = re.compile(r"[^\\.^$|?*+()\[\]{}]*")
-
-
-class MatchFailed(Exception):
-    """RE2 gave up on a path for want of memory. No verdict may be taken from what did not match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,48 +118,6 @@ class Rule:
         return f"{'ALLOW' if self.allow else 'DENY'} {methods} {self.path}"
 
 
-class Paths:
-    """The path expressions of one entry, as one RE2 set."""
-
-    __slots__ = ("_expressions", "_mem", "_set", "_size")
-
-    def __init__(self, room: int) -> None:
-        """room: how many expressions will be added."""
-        self._mem = _MIN_MEM + _MEM_PER_RULE * room
-        self._set = _new_set(self._mem)
-        self._expressions: list[str] = []
-        self._size = 0
-
-    def add(self, expression: str) -> None:
-        """Adds the next expression; raises re2.error, without a reason, when RE2 cannot parse it."""
-        self._set.Add(expression)
-        self._expressions.append(expression)
-
-    def compile(self) -> None:
-        """Ends adding. Raises re2.error when the expressions together are too large."""
-        self._size = len(self._expressions)
-        self._expressions.append("(?s).*")  # matches every path: its absence tells a failure from "nothing matched"
-        self._set.Add(self._expressions[-1])
-        try:
-            self._set.Compile()
-        except re2.error:
-            self._set = _new_set(self._mem * _MORE_MEM)
-            for expression in self._expressions:
-                self._set.Add(expression)
-            self._set.Compile()
-        self._expressions = []
-
-    def matching(self, path: str) -> list[int]:
-        """The places of the expressions that match the whole path, last first. Raises MatchFailed."""
-        found: list[int] | None = self._set.Match(path)
-        if not found or self._size not in found:
-            raise MatchFailed
-        if len(found) == 1:
-            return []
-        found.sort(reverse=True)
-        return found[1:]
-
-
 class Entry:
     """One host with its rules.
 
@@ -224,7 +170,7 @@ class Entry:
     def resembling(self, path: str) -> list[Rule]:
         """A few rules that begin like the path, the most alike first. For messages only."""
         if self._literals is None:
-            self._literals = sorted((_LITERAL.findall(rule.path)[0], n) for n, rule in enumerate(self.rules))
+            self._literals = sorted((_literal(rule.path), n) for n, rule in enumerate(self.rules))
         at = bisect_left(self._literals, (path,))
         near = self._literals[max(0, at - 4) : at + 4]
         near.sort(key=lambda item: -_common(item[0], path))
@@ -235,18 +181,9 @@ def _url(scheme: str, host: str, port: int) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _new_set(max_mem: int) -> re2.Set:
-    options = path_options()
-    options.max_mem = max_mem
-    return re2.Set.FullMatchSet(options)
-
-
-def path_options() -> re2.Options:
-    """How path and query expressions are compiled: UTF-8, and no message on stderr for a bad one."""
-    options = re2.Options()
-    options.log_errors = False
-    options.never_capture = True
-    return options
+def _literal(expression: str) -> str:
+    found = _LITERAL.match(expression)
+    return found[0] if found else ""
 
 
 def _common(a: str, b: str) -> int:

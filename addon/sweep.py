@@ -38,6 +38,7 @@ async def sweep(door: Door, judge: JudgeAddon) -> None:
             elif connection.client.owed.is_late(now, judge.limits):
                 _end_late(connection, judge)
         used = _end_idle(door, judge, used, now)
+        judge.look_at_policy()
         for flow, notes in _in_progress(judge):
             if now - notes.touched > judge.limits.silent_s:
                 _end_silent(door, judge, flow, notes)

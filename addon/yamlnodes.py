@@ -23,6 +23,9 @@ _KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "true o
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INTEGER = re.compile(r"0|[1-9][0-9]*")
 
+# Other threads get their turn between two of these only: what is searched, or let go of, at once.
+_PIECE = 1 << 18
+
 Node = yaml.nodes.Node
 Mapping = yaml.nodes.MappingNode
 Sequence_ = yaml.nodes.SequenceNode
@@ -44,9 +47,10 @@ class Nodes:
             before = data[: exc.start].decode("utf-8-sig", "replace")
             self._place(before, "is not UTF-8 here")
             return None
-        if found := _UNPRINTABLE.search(text):
-            self._place(text[: found.start()], f"a control character (U+{ord(found[0]):04X}) is not allowed")
-            return None
+        for start in range(0, len(text), _PIECE):
+            if found := _UNPRINTABLE.search(text, start, start + _PIECE):
+                self._place(text[: found.start()], f"a control character (U+{ord(found[0]):04X}) is not allowed")
+                return None
         try:
             root: Node | None = yaml.compose(text, Loader=_Loader)
         except yaml.MarkedYAMLError as exc:
@@ -58,6 +62,18 @@ class Nodes:
             self.faults.append(Fault(self.file, 0, 0, f"is not YAML: {str(exc).splitlines()[0]}"))
             return None
         return root
+
+    @staticmethod
+    def let_go(root: Node) -> None:
+        """Take a document apart, piece by piece: to free a big one at once would hold up other threads."""
+        found = [root]
+        while found:
+            node = found.pop()
+            inner, node.value = node.value, []
+            if isinstance(node, Mapping):
+                found += [value for _, value in inner if not isinstance(value, Scalar)]
+            else:
+                found += [value for value in inner if not isinstance(value, Scalar)]
 
     def fault(self, node: Node, message: str) -> None:
         """Records a fault at the place of `node`."""

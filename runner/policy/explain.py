@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 from impyard.addon.errors import PolicyError
 from impyard.addon.judge import Decision, Question, Trace, Verdict, compared, judge, last_match
+from impyard.addon.paths import MatchFailed
 from impyard.addon.policy import Policy, Proxy
 from impyard.addon.publicaddresses import leads_inside
 from impyard.addon.readings import Ambiguous
 from impyard.addon.request import Request
-from impyard.addon.rules import Entry, MatchFailed, Rule
+from impyard.addon.rules import Entry, Rule
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from impyard.addon.paths import MatchFailed
 from impyard.addon.policyfile import METHODS
 from impyard.addon.request import is_address
-from impyard.addon.rules import Entry, MatchFailed, Rule
+from impyard.addon.rules import Entry, Rule
 from impyard.addon.yamlnodes import short
 from impyard.runner.policy.lint import Finding, Subject
 from impyard.runner.policy.lint_ask import attempt, examples, finding, host_for, method_for

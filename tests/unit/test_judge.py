@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from impyard.addon.errors import Fault, PolicyError
 from impyard.addon.judge import Decision, Nearest, Verdict, denial, judge
+from impyard.addon.paths import MatchFailed, Paths
 from impyard.addon.policy import Policy, read_policy
 from impyard.addon.readings import Ambiguous, readings
 from impyard.addon.reasons import HINTS, REASONS
 from impyard.addon.request import Request
-from impyard.addon.rules import MatchFailed, Paths
 
 CASES = Path(__file__).parents[1] / "cases"
 FILE = Path("/project/policies/gateway.yaml")
@@ -155,17 +155,15 @@ networkPolicies:
         def Match(self, path: str) -> None:
             return None
 
-    monkeypatch.setattr(policy.entries[1]._paths, "_set", NoMemory())
+    monkeypatch.setattr(policy.entries[1]._paths._parts[0], "_set", NoMemory())
     assert judge(request_of("https://ok.test/x"), policy).reason == "judge-error"
 
 
 def test_paths_tell_failure_from_no_match() -> None:
-    paths = Paths(1)
-    paths.add("/a")
-    paths.compile()
+    paths = Paths(["/a"])
     assert paths.matching("/b") == []
     assert paths.matching("/a") == [0]
-    paths._size = 5
+    paths._parts[0]._places = range(5)
     with pytest.raises(MatchFailed):
         paths.matching("/a")
 

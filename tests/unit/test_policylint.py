@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impyard.addon.judge import judge
+from impyard.addon.paths import path_options
 from impyard.addon.policy import Policy, load_policy, read_policy
-from impyard.addon.rules import path_options
 from impyard.runner.policy import lint_shadow as policylint_shadow
 from impyard.runner.policy.asked import asked, sent
 from impyard.runner.policy.lint import CODES, Lint, lints

@@ -1,0 +1,118 @@
+"""Compiling a big policy beside the gateway's loop, so that no request waits for it.
+
+It is done in a thread. Threads of Python take turns, and while this one works they are short; compiling for RE2 is one
+turn however long it takes, so between two of those the thread rests, and the loop has the time for whole requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from impyard.addon.errors import Fault, PolicyError
+from impyard.addon.policy import Policy, read_policy
+
+logger = logging.getLogger(__name__)
+
+# After so long the older policy is not in force any more, and everything is denied until the new one is.
+LIMIT_S = 5.0
+_TURN_S = 0.0002
+_WORK_S, _REST_S = 0.002, 0.003
+
+Contents = Sequence[tuple[Path, bytes]]
+
+
+def loaded(contents: Contents, root: Path | None, rest: Callable[[], None] | None = None) -> Policy | PolicyError:
+    """The policy in files that were read, or what keeps it from being used. Never raises: what fails, denies."""
+    try:
+        return read_policy(contents, root=root, rest=rest)
+    except PolicyError as exc:
+        return exc
+    except Exception as exc:
+        logger.error("a policy could not be loaded", exc_info=exc)
+        return FAILED
+
+
+FAILED = PolicyError((Fault("policy", 0, 0, "could not be loaded"),))
+LATE = PolicyError((Fault("policy", 0, 0, "takes too long to load; nothing is allowed until it is in force"),))
+
+
+class Beside:
+    """One load at a time. What is given while another one is under way comes after it, the newest alone."""
+
+    def __init__(self, root: Path | None) -> None:
+        self.root = root
+        self._loading: _Loading | None = None
+        self._dropped = False
+        self._next: Contents | None = None
+        self._waits_since = 0.0
+
+    def load(self, contents: Contents) -> None:
+        """Begin to load, or as soon as the load under way has ended."""
+        now = time.monotonic()
+        if self._loading is None:
+            self._begin(contents, now)
+        else:
+            self._waits_since = now if self._next is None else self._waits_since
+            self._next = contents
+
+    def drop(self) -> None:
+        """Nothing of what was given is wanted any more."""
+        self._dropped, self._next = True, None
+
+    def news(self) -> Policy | PolicyError | None:
+        """What has to be in force by now in place of what is; None when nothing has changed."""
+        if self._loading is None:
+            return None
+        if self._loading.is_alive():
+            since = self._since if not self._dropped else self._waits_since if self._next is not None else math.inf
+            return LATE if time.monotonic() - since > LIMIT_S else None
+        found = None if self._dropped else self._loading.result
+        self._loading = None
+        if self._next is not None:
+            contents, self._next = self._next, None
+            self._begin(contents, self._waits_since)
+        return found
+
+    def _begin(self, contents: Contents, since: float) -> None:
+        """since: when the oldest change was seen that is not in force."""
+        self._since, self._dropped = since, False
+        self._loading = _Loading(contents, self.root)
+        try:
+            self._loading.start()
+        except RuntimeError as exc:  # no more threads: it never lives, and so has failed
+            logger.error("a policy could not be loaded", exc_info=exc)
+
+
+class _Loading(threading.Thread):
+    """result: is the failure until it is there, should the thread die."""
+
+    def __init__(self, contents: Contents, root: Path | None) -> None:
+        super().__init__(name="policy", daemon=True)  # the gateway's end does not wait for it
+        self._contents, self._root = contents, root
+        self.result: Policy | PolicyError = FAILED
+
+    def run(self) -> None:
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(min(before, _TURN_S))
+        try:
+            self.result = loaded(self._contents, self._root, _Pace())
+        finally:
+            sys.setswitchinterval(before)
+
+
+class _Pace:
+    """Called between two pieces of work: rests when there was enough of it."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def __call__(self) -> None:
+        if time.monotonic() - self._began > _WORK_S:
+            time.sleep(_REST_S)
+            self._began = time.monotonic()
