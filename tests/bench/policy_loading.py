@@ -98,7 +98,7 @@ def _delays(bed: Bed, target: Target, plan: Plan, anew: bool, reloads: int) -> l
         raise RuntimeError("a request failed while the policy was loaded again")
     in_force = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
     deadline = time.monotonic() + IN_FORCE_S
-    while bed.load(target, 1, 0.1) and target.gateway.decisions()[-1]["policy"] != in_force:
+    while reloads and bed.load(target, 1, 0.1) and target.gateway.decisions()[-1]["policy"] != in_force:
         if time.monotonic() > deadline:
             raise RuntimeError("the policy was not loaded again")
     delays: list[float] = json.loads(output)
