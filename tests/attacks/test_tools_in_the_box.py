@@ -127,8 +127,8 @@ def said(module_project: Project, origin: Service) -> dict[str, dict[str, str]]:
         "curl -sS -o own -w '%{http_code}\\n' http://127.0.0.1:8099/a > loopback",
         "curl -sS -o own http://localhost:8099/a/",
         "env | grep -i '^no_proxy=' | sort >> loopback; kill %1",
-        "grep -c 'BEGIN CERT' $SSL_CERT_FILE > bundle",
-        'grep -qF "$(sed -n 2p $NODE_EXTRA_CA_CERTS)" $SSL_CERT_FILE && echo in >> bundle',
+        "grep -c 'BEGIN CERT' /etc/ssl/certs/ca-certificates.crt > bundle",
+        'grep -qF "$(sed -n 2p $SSL_CERT_FILE)" /etc/ssl/certs/ca-certificates.crt && echo in >> bundle',
         "touch $HOME/.npmrc && ls -A $HOME > home; touch /new /opt/pi/new 2> root; true",
     ]
     result = project.demo(project.script("tools.sh", "\n".join(script)), limit_s=170, env=MISLEADING)
