@@ -22,6 +22,7 @@ from tests.bench import (
     many_rules,
     many_runs,
     new_connections,
+    real_work,
     run_start,
 )
 from tests.bench.plan import Plan
@@ -41,6 +42,10 @@ MEASURES: dict[str, tuple[Callable[[Plan], Iterator[Row]], str]] = {
     "event": (first_event.measure, "how long the first server-sent event is under way"),
     "start": (run_start.measure, "from impyard run to the agent's first event, more than docker run"),
     "many": (many_runs.measure, "many runs at once: time, memory and processor time of each"),
+    "npm": (real_work.npm, "npm ci of pi's lock file in a box, of the same in a container"),
+    "pip": (real_work.pip, "pip download of 40 packages in a box"),
+    "git": (real_work.git, "git clone and push of 100 MB in a box"),
+    "curl": (real_work.curl, "200 calls by curl in a box"),
     "help": (help_time.measure, "how long impyard --help takes"),
 }
 

@@ -68,11 +68,15 @@ def way(running: Squid, port: int) -> Way:
 
 
 @contextmanager
-def squid(allow: Sequence[str], *, trust: Path, hosts: Mapping[str, str] | None = None) -> Iterator[Squid]:
+def squid(
+    allow: Sequence[str], *, trust: Path, hosts: Mapping[str, str] | None = None, cpus: set[int] | None = None
+) -> Iterator[Squid]:
     """A squid of one's own on loopback, and what it needs in a folder of its own.
 
     allow: expressions for whole URLs; no other passes. trust: the authorities it takes origins' certificates from.
-    hosts: addresses of names that it is not to look up. Raises RuntimeError when there is none or it does not start.
+    hosts: addresses of names that it is not to look up. cpus: None for the one of what is measured.
+
+    Raises RuntimeError when there is none or it does not start.
     """
     helper = _helper()
     program = shutil.which("squid", path=_search_path())
@@ -97,9 +101,8 @@ def squid(allow: Sequence[str], *, trust: Path, hosts: Mapping[str, str] | None 
         if made.returncode:
             raise RuntimeError(f"squid's helper could not make its folder: {made.stderr[:300]}")
         output = folder / "output"
-        process = processes.start(
-            [program, "-N", "-f", str(folder / "squid.conf")], processes.measured_cpu(), log=output
-        )
+        command = [program, "-N", "-f", str(folder / "squid.conf")]
+        process = processes.start(command, cpus or processes.measured_cpu(), log=output)
         try:
             _wait_for(port, process, output)
             yield Squid(port, process.pid, authority.cert_path, folder / "access.jsonl")
