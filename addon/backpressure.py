@@ -61,12 +61,14 @@ class Gates:
     """The gates of a client's connection.
 
     uploads: what the box sent and no origin took yet; the box is then read no further. stalled: by HTTP/2 stream, the
-    gate of the origin whose answer the box does not take; the other origins are read on.
+    gate of the origin whose answer the box does not take; the other origins are read on. later: bytes of requests
+    behind the one in progress, in HTTP/1.
     """
 
     def __init__(self, limit: int = DEFAULTS.waiting_bytes) -> None:
         self.uploads = Gate(limit)
         self.stalled: dict[int, Gate] = {}
+        self.later = 0
 
 
 class Lane:

@@ -110,7 +110,7 @@ class JudgedHttp1Server(Http1Server):
         held = pending if self.state == self.wait else 0
         if held != self._held and (gates := getattr(self.conn, "gates", None)) is not None:
             gates.uploads.add(held - self._held)
-            self._held = held
+            self._held = gates.later = held
 
     def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
         limits = limits_of(self.conn)

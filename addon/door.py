@@ -21,9 +21,15 @@ from typing import Any, Literal, cast
 
 from mitmproxy import options as moptions
 from mitmproxy.connection import Client, Connection, ConnectionState, Server
-from mitmproxy.proxy import commands, events, mode_specs, server, server_hooks
+from mitmproxy.proxy import commands, events, layer, mode_specs, server, server_hooks
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import modes
+from mitmproxy.proxy.layers.http._hooks import (
+    HttpRequestHeadersHook,
+    HttpRequestHook,
+    HttpResponseHeadersHook,
+    HttpResponseHook,
+)
 
 from impyard.addon import answers
 from impyard.addon.backpressure import Gate, GatedReader, Gates, Lane
@@ -32,10 +38,14 @@ from impyard.addon.destination import Attempt, attempt_of
 from impyard.addon.dialing import Dialer, NoRoom
 from impyard.addon.errors import ImpyardError
 from impyard.addon.limits import DEFAULTS, Limits
+from impyard.addon.notes import is_let_go
 
 logger = logging.getLogger(__name__)
 
-Handlers = Mapping[str, tuple[Callable[..., Any], ...]]
+Handlers = Mapping[str, Callable[..., Any]]
+
+# What a stream asks about each request; none of it is worth a task of its own.
+_OFTEN = (HttpRequestHeadersHook, HttpRequestHook, HttpResponseHeadersHook, HttpResponseHook)
 
 # How long the connections of a client that is gone may take to end by themselves.
 CLEAR_UP_S = 5.0
@@ -62,6 +72,8 @@ class DoorClient(Client):
     limits: Limits
     owed: Owed
     target: tuple[str, int]  # of its tunnel; no name before it has one
+    at_once: Callable[[commands.StartHook], bool]  # asks a hook's handlers; whether nobody has to wait for them
+    enter: Callable[[layer.Layer], None]  # has that layer hear of all events from now on, in place of those around it
 
 
 class DoorConnection(server.ConnectionHandler):
@@ -96,6 +108,8 @@ class DoorConnection(server.ConnectionHandler):
         self._limits = client.limits = limits
         client.owed = Owed()
         client.target = ("", 0)
+        client.at_once = self._at_once
+        client.enter = self._enter
         self._over = False
         self._lane = lane
         self._reads: dict[asyncio.Task[Any] | None, tuple[Connection, GatedReader]] = {}
@@ -183,15 +197,33 @@ class DoorConnection(server.ConnectionHandler):
                 if io.handler is not None:
                     io.handler.cancel(f"cannot send: {exc}")
 
+    def _enter(self, inside: layer.Layer) -> None:
+        self.layer = inside
+
+    def _at_once(self, hook: commands.StartHook) -> bool:
+        """Ask the handler of a hook now; whether its flow may go on without anybody's waiting for the end of the hook.
+
+        Not one that we answer ourselves: a client that sends many such requests in a row would keep the loop busy, as
+        the next one would be looked at before this one is left. The same with one that has sent the next already, at
+        the end of an answer: the parser of the origin's side is not through with that before the hook is.
+        """
+        if not isinstance(hook, _OFTEN) or self.gates.later:
+            return False
+        rest = vars(hook)["rest"] = self._handler_of(hook)(hook.flow)
+        return rest is None and hook.flow.error is None and is_let_go(hook.flow)
+
+    def _handler_of(self, hook: commands.StartHook) -> Callable[..., Any]:
+        return self._handlers.get(hook.name, _nobody)
+
     async def handle_hook(self, hook: commands.StartHook) -> None:
         if isinstance(hook, server_hooks.ServerConnectedHook):
             self._dialer.connected(hook.data.server)
         # Handlers guard themselves; whatever still escapes ends the connection instead of being logged and forgotten.
         try:
-            for handler in self._handlers.get(hook.name, ()):
-                result = handler(*hook.args())
-                if result is not None and inspect.isawaitable(result):
-                    await result
+            asked = vars(hook)
+            rest = asked["rest"] if "rest" in asked else self._handler_of(hook)(*hook.args())
+            if rest is not None and inspect.isawaitable(rest):
+                await rest
         except Exception as exc:
             logger.error("hook %s failed", hook.name, exc_info=exc)
             self.abort()
@@ -322,8 +354,7 @@ class Door:
 
     async def _turn_away(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Say that there are too many, to as many at a time as may be told; the others just end."""
-        for handler in self._handlers.get("turned_away", ()):
-            handler()
+        self._handlers.get("turned_away", _nobody)()
         if self._turned_away >= self._limits.turned_away:
             writer.transport.abort()
             return
@@ -353,6 +384,10 @@ class Door:
         finally:
             self._held.discard(writer)
             writer.close()
+
+
+def _nobody(*_: object) -> None:
+    """Handles what nobody wants to hear of."""
 
 
 def bind_unix(directory: Path, name: str) -> socket.socket:

@@ -133,9 +133,9 @@ class Gateway:
         self.judge.drop = self.door.drop  # type: ignore[method-assign]  # the door comes after its judge
 
     def _handlers(self) -> Handlers:
-        table = {name: (getattr(self.judge, name),) for name in JUDGE_HOOKS}
-        table |= {name: (getattr(self._tls, name),) for name in TLS_HOOKS}
-        table["turned_away"] = (self.judge.turned_away.count,)
+        table = {name: getattr(self.judge, name) for name in JUDGE_HOOKS}
+        table |= {name: getattr(self._tls, name) for name in TLS_HOOKS}
+        table["turned_away"] = self.judge.turned_away.count
         return table
 
     async def open(self) -> None:
@@ -178,6 +178,9 @@ def make_options() -> options.Options:
         opts.add_option(name, str | None, None, "")
     # Time is kept in addon/sweep.py, where a connection's pings do not count as a request's progress.
     opts.update(rawtcp=False, http2=True, websocket=True, tcp_timeout=7 * 24 * 3600)
+    # Nobody changes them any more; the core looks some up for each message, and makes a deep copy of what it finds.
+    names: set[str] = opts.keys()
+    vars(opts).update({name: getattr(opts, name) for name in names})
     return opts
 
 

@@ -67,6 +67,12 @@ def notes_of(flow: http.HTTPFlow) -> Notes | None:
     return notes if isinstance(notes, Notes) else None
 
 
+def is_let_go(flow: http.HTTPFlow) -> bool:
+    """Whether a flow was allowed, and still goes to its origin."""
+    notes = notes_of(flow)
+    return notes is not None and notes.destination is not None
+
+
 def take_notes(flow: http.HTTPFlow, notes: Notes) -> Notes:
     """Keep `notes` with a flow."""
     flow.metadata[NOTES] = notes

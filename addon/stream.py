@@ -15,8 +15,9 @@ import time
 
 from mitmproxy import flow, http
 from mitmproxy.connection import Connection, Server
-from mitmproxy.proxy import events
-from mitmproxy.proxy.layer import CommandGenerator
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layer import CommandGenerator, NextLayer
 from mitmproxy.proxy.layers.http import DropStream, HttpStream, SendHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
@@ -47,6 +48,8 @@ from impyard.addon.wsrelay import JudgedWebsocket
 
 # Methods that change nothing (RFC 9110, 9.2.1), so that an intermediary may ask twice (9.2.2).
 _SAFE = ("GET", "HEAD", "OPTIONS")
+# The place of a stream that is not in a tunnel among its layers: behind the door's mode and its HTTP layer.
+_OUTERMOST = 2
 
 
 class JudgedStream(HttpStream):
@@ -72,6 +75,23 @@ class JudgedStream(HttpStream):
         if self._held and self._paused is None and gates is not None:
             gates.uploads.add(-self._held)
             self._held = 0
+
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        """Go on at once after a hook of which nobody has to wait for the end, which are nearly all of them.
+
+        The core makes a task for each hook, and passes its end down through all layers.
+        """
+        steps, reply = super()._handle_event(event), None
+        at_once = getattr(self.context.client, "at_once", None)
+        while True:
+            try:
+                command = steps.send(reply)
+            except StopIteration:
+                return
+            if at_once is not None and isinstance(command, commands.StartHook) and at_once(command):
+                reply = None
+            else:
+                reply = yield command
 
     def state_wait_for_request_headers(self, event: RequestHeaders) -> CommandGenerator[None]:
         # The judge's hook sees only the flow: this tells it that a body follows. It decides anew what is streamed.
@@ -152,9 +172,19 @@ class JudgedStream(HttpStream):
             return
         # What the core does for a WebSocket, with our relay.
         self.child_layer = JudgedWebsocket(self.context, self.flow, notes)
-        self._handle_event = self.passthrough
+        vars(self)["_handle_event"] = self.passthrough
         yield from self.child_layer.handle_event(events.Start())
         yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
+
+    def passthrough(self, event: events.Event) -> CommandGenerator[None]:
+        """Inside of a tunnel. Once it is up, those layers of the door that only pass things on are left out."""
+        yield from super().passthrough(event)
+        enter, inside = getattr(self.context.client, "enter", None), self.child_layer
+        if enter is None or not isinstance(inside, NextLayer) or inside.layer is None:
+            return
+        is_up = "handle_event" in vars(inside)  # the core has put that of the layer in its place
+        if is_up and self.context.layers[_OUTERMOST] is self:
+            enter(inside.layer)
 
     def make_server_connection(self) -> CommandGenerator[bool]:
         notes = notes_of(self.flow)
@@ -293,6 +323,13 @@ class JudgedHttpLayer(JudgedConnections):
         yield from super()._handle_event(event)
 
     def make_stream(self, stream_id: int) -> CommandGenerator[None]:
-        stream = JudgedStream(self.context.fork(), stream_id)
+        stream = JudgedStream(forked(self.context), stream_id)
         self.streams[stream_id] = stream
         yield from self.event_to_child(stream, events.Start())
+
+
+def forked(context: Context) -> Context:
+    """`context.fork()`, without the connection to nowhere that the core makes for it and drops at once."""
+    made = Context.__new__(Context)
+    vars(made).update(vars(context), layers=context.layers.copy())
+    return made
