@@ -8,6 +8,7 @@ ends without a word, the other side is dead: the gateway then exits at once, and
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -192,6 +193,11 @@ def skip_type_checks() -> None:
     http.MessageData.__post_init__ = lambda self: None  # type: ignore[method-assign]
 
 
+def settle() -> None:
+    """Leave what is loaded by now out of the collector's rounds: it stays as long as the process."""
+    gc.freeze()
+
+
 class Lifeline:
     """The gateway's end of the line to its runner."""
 
@@ -237,6 +243,7 @@ async def serve(descriptor: int) -> int:
             skip_type_checks()
             gateway = Gateway(await lifeline.config(), lifeline.tell)
             await gateway.open()
+            settle()
         except ImpyardError as exc:
             await lifeline.say_goodbye({"event": "failed", "error": exc.message, "hint": exc.hint})
             return 1
@@ -263,6 +270,7 @@ async def serve_tcp(
         try:
             taken = await gateway.door.listen_tcp(host, port)
             gateway.keep_time()
+            settle()
         except OSError as exc:
             raise ImpyardError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
         on_ready(taken)

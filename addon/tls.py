@@ -38,6 +38,8 @@ CIPHERS = (
     "ECDHE-RSA-CHACHA20-POLY1305",
 )
 ALPN = (b"h2", b"http/1.1")
+# For so many names the certificate is kept, with what OpenSSL needs to show it: some 22 KiB for each.
+_NAMES_KEPT = 100
 # RFC 6125: no wildcard inside of a label, and the subject's common name counts for nothing (OpenSSL's values).
 _NO_PARTIAL_WILDCARDS, _NEVER_CHECK_SUBJECT = 0x4, 0x20
 
@@ -62,6 +64,7 @@ class GatewayTls:
 
     def __init__(self, authority: Authority) -> None:
         self._store = _certstore(authority)
+        self._context_for = functools.lru_cache(_NAMES_KEPT)(self._make_context)
 
     def tls_start_client(self, tls_start: tls.TlsData) -> None:
         """Towards the box: a certificate for the tunnel's target and the name that the client asked for."""
@@ -69,9 +72,16 @@ class GatewayTls:
         names = [name for name in (client.sni, server.address[0] if server.address else None) if name]
         if not names:
             raise RuntimeError("TLS for no name")
-        sans = [_general_name(name) for name in dict.fromkeys(names)]
-        entry = self._store.get_cert(names[0], sans)
-        context = net_tls.create_client_proxy_context(
+        ssl_conn = SSL.Connection(self._context_for(*dict.fromkeys(names)))
+        ssl_conn.set_accept_state()
+        tls_start.ssl_conn = ssl_conn
+
+    def _make_context(self, *names: str) -> SSL.Context:
+        """What every connection to these names shares: the certificate for them and for nothing else, its key, and the
+        tickets by which a client takes up an earlier session, which are of no use for other names."""
+        entry = self._store.get_cert(names[0], [_general_name(name) for name in names])
+        # The undecorated function: its own cache would hand out one context for all names.
+        context: SSL.Context = net_tls.create_client_proxy_context.__wrapped__(
             method=net_tls.Method.TLS_SERVER_METHOD,
             min_version=net_tls.Version.TLS1_2,
             max_version=net_tls.Version.UNBOUNDED,
@@ -83,11 +93,9 @@ class GatewayTls:
             extra_chain_certs=(),
             dhparams=self._store.dhparams,
         )
-        ssl_conn = SSL.Connection(context)
-        ssl_conn.use_certificate(entry.cert.to_cryptography())
-        ssl_conn.use_privatekey(entry.privatekey)
-        ssl_conn.set_accept_state()
-        tls_start.ssl_conn = ssl_conn
+        context.use_certificate(entry.cert.to_cryptography())
+        context.use_privatekey(entry.privatekey)
+        return context
 
     def tls_start_server(self, tls_start: tls.TlsData) -> None:
         """Away from the box: the origin is verified by the judged name, against all roots and the entry's own."""
