@@ -176,6 +176,12 @@ def test_the_environment_leads_every_tool_to_the_relay_and_its_certificate() -> 
     assert {"/run/impyard/ca.pem", "/etc/ssl/certs/ca-certificates.crt"} <= set(mounts())
 
 
+@pytest.mark.parametrize(("cpus", "heaps"), [(0.5, "2"), (2.0, "2"), (2.5, "3"), (16.0, "16")])
+def test_a_program_has_as_many_heaps_as_its_box_has_processors(cpus: float, heaps: str) -> None:
+    limits = replace(box().limits, cpus=cpus)
+    assert agent_environment(replace(box(), limits=limits))["MALLOC_ARENA_MAX"] == heaps
+
+
 def test_the_environment_takes_nothing_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-value")
     monkeypatch.setenv("PATH", "/canary-value")
