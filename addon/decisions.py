@@ -22,6 +22,7 @@ from impyard.addon.request import Request
 GENESIS = "sha256:" + "0" * 64  # what the first line of a run names as the line before it
 
 MAX_LINE = 32 << 10  # with its newline
+MOST_FAULTS = 100_000
 MAX_PATH = MAX_QUERY = 4 << 10
 MAX_VALUE = 1 << 10
 MAX_HEADERS = 64
@@ -173,17 +174,25 @@ class _Chain:
     suspect: int = 0
 
 
-def verify(lines: Iterable[bytes], *, receipts: Mapping[str, tuple[int, str]] | None = None) -> list[LineFault]:
+def verify(
+    lines: Iterable[bytes],
+    *,
+    receipts: Mapping[str, tuple[int, str]] | None = None,
+    before: Mapping[str, tuple[int, str]] | None = None,
+) -> list[LineFault]:
     """The faults of a decision log; empty when every run's chain is whole.
 
     Finds lines that are torn, no JSON or not a decision, edited, removed, reordered or repeated, in line order; behind
     those, ends that are missing. The end of a run can only be checked against its receipt: `receipts` maps a run's id
-    to its last `seq` and last line hash.
+    to its last `seq` and last line hash; `before` is the same for lines before these, known to be
+    gone. Of very many faults, the first MOST_FAULTS count.
     """
     faults: list[LineFault] = []
     ends: list[LineFault] = []  # of a half-written last line, that one is to be named first
-    chains: dict[str, _Chain] = {}
+    chains: dict[str, _Chain] = {run: _Chain(0, seq, last) for run, (seq, last) in (before or {}).items()}
     for number, line in enumerate(lines, 1):
+        if len(faults) >= MOST_FAULTS:
+            break
         if not line.endswith(b"\n"):
             faults.append(LineFault(number, "torn: the line has no end"))
             line += b"\n"

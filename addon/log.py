@@ -1,10 +1,13 @@
 """The two logs of a run. A decision that cannot be written raises; an outcome that cannot be written is counted.
 
-Several gateways append to one file: each line is one `write` to a descriptor opened for appending.
+Several gateways append to one file: each line is one `write` to a descriptor opened for appending. Somebody may rename
+that file at any time: what is written until that is noticed is in the renamed one. While it is open for writing it has
+a shared lock, so that who compresses renamed files knows when nobody writes any more.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import time
@@ -15,11 +18,10 @@ from pathlib import Path
 from impyard.addon.decisions import GENESIS, encode_decision, encode_outcome, line_hash
 from impyard.addon.errors import LogUnwritable
 from impyard.addon.judge import Decision
+from impyard.addon.logmarks import TORN
 from impyard.addon.request import Request
 
-# Follows what a failed write left behind. No line with this end is JSON, not even one that lacked only its newline: its
-# request was denied, so it must not read as a decision.
-_TORN = b" (torn)\n"
+_OPENINGS = 5  # of a file that is renamed meanwhile
 # Long for one write of one line to the page cache.
 _WRITE_LIMIT_S = 0.1
 
@@ -45,7 +47,7 @@ class _AppendFile:
     def append(self, line: bytes) -> None:
         """Writes all of `line` in one call; raises OSError when it is not certain to be in the file."""
         self._open()
-        data = _TORN + line if self._torn else line
+        data = TORN + line if self._torn else line
         written = os.write(self._fd, data)
         if written != len(data):
             self._torn = self._torn or written > 0
@@ -67,15 +69,40 @@ class _AppendFile:
                 pass
             self.close()
             self._torn = False
-        # Without O_NONBLOCK a pipe in the log's place would hold up every request.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = os.open(self.path, flags, 0o600)
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(fd)
-            raise OSError("it is not a regular file")
-        self._fd, self._identity = fd, (status.st_dev, status.st_ino)
-        self._torn = _is_torn(fd)
+        for _ in range(_OPENINGS):
+            # Without O_NONBLOCK a pipe in the log's place would hold up every request.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            fd = os.open(self.path, flags, 0o600)
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                os.close(fd)
+                raise OSError("it is not a regular file")
+            if _hold(fd) and _is_at(self.path, status):
+                self._fd, self._identity = fd, (status.st_dev, status.st_ino)
+                self._torn = _is_torn(fd)
+                return
+            os.close(fd)  # it was renamed between the two, and may be compressed by now
+        raise OSError("another process has locked it, or takes it away again and again")
+
+
+def _hold(fd: int) -> bool:
+    """Lock the file together with others who write to it; False when somebody has it alone."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks: nobody can have the file alone, so nobody compresses it
+    return True
+
+
+def _is_at(path: Path, status: os.stat_result) -> bool:
+    """Whether this is known to be the file at its path."""
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino)
 
 
 def _is_torn(fd: int) -> bool:

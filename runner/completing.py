@@ -162,14 +162,13 @@ def rules(context: click.Context) -> Iterator[Item]:
 
 def _newest(context: click.Context) -> list[dict[str, object]]:
     """The decisions at the end of the log, newest first."""
-    from impyard.runner.decisions.logread import open_log
+    from impyard.runner.decisions.logfiles import open_log
 
     log = open_log(_root(context) / "runs" / "decisions.jsonl")
     if log is None:
         return []
-    with open(log, "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-        lines = file.read(LOG_TAIL_BYTES).splitlines()
+    with log:
+        lines = log.pread(LOG_TAIL_BYTES, max(0, log.size - LOG_TAIL_BYTES)).splitlines()
     found = []
     for line in reversed(lines):
         with contextlib.suppress(ValueError, RecursionError):

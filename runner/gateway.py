@@ -28,6 +28,7 @@ from typing import Any, BinaryIO
 import impyard
 from impyard.addon.errors import ImpyardError
 from impyard.addon.request import CANARY_SUFFIX
+from impyard.runner.times import now
 
 # How long a gateway may get nothing done, and how long it may take in any case. Among many runs that start at once each
 # gets little of the processors: what is slow is not stuck.
@@ -272,26 +273,29 @@ class Gateway:
     def _is_recorded(self, decision: str, host: str) -> bool:
         if not decision:
             return False
+        log = Path(self._config["runs"]) / "decisions.jsonl"
         try:
-            handle = os.open(
-                Path(self._config["runs"]) / "decisions.jsonl", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-            )
-            with open(handle, "rb") as log:
-                log.seek(max(0, os.fstat(handle).st_size - LOG_TAIL_BYTES))
-                lines = log.read().splitlines()
+            handle = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open(handle, "rb") as file:
+                file.seek(max(0, os.fstat(handle).st_size - LOG_TAIL_BYTES))
+                tail = file.read()
+        except FileNotFoundError:
+            tail = b""
         except OSError:
             return False
-        for line in reversed(lines):
-            if decision.encode() in line:
-                with contextlib.suppress(ValueError):
-                    entry = json.loads(line)
-                    if entry.get("id") == decision:
-                        return bool(
-                            entry.get("host") == host
-                            and entry.get("reason") == "canary"
-                            and entry.get("verdict") == "deny"
-                        )
-        return False
+        if decision.encode() in tail:
+            return _holds_canary(tail, decision, host)
+        # It may have been rotated in the meantime.
+        from impyard.runner.decisions.logfiles import open_log
+
+        try:
+            found = open_log(log, since=now())
+        except ImpyardError:
+            return False
+        if found is None:
+            return False
+        with found:
+            return _holds_canary(found.pread(LOG_TAIL_BYTES, max(0, found.size - LOG_TAIL_BYTES)), decision, host)
 
     def _last_words(self) -> str:
         """What it said last, or what ended it without a word; with a colon in front of it."""
@@ -319,3 +323,16 @@ def _ticks(pid: int) -> int:
         return int(fields[11]) + int(fields[12])
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def _holds_canary(tail: bytes, decision: str, host: str) -> bool:
+    """Whether the end of a log has the denial of a canary for this host under this id."""
+    for line in reversed(tail.splitlines()):
+        if decision.encode() in line:
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                if entry.get("id") == decision:
+                    return bool(
+                        entry.get("host") == host and entry.get("reason") == "canary" and entry.get("verdict") == "deny"
+                    )
+    return False

@@ -16,6 +16,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.decisions.tend import tend
 from impyard.runner.options import project_option
 from impyard.runner.project import POLICY, find_root
 from impyard.runner.text import columns_of, visible, wrapped
@@ -37,6 +39,7 @@ SAMPLE = "https://api.github.com/"
 # mitmproxy's words for a client that ends the handshake because of the certificate (its TLS layer).
 _DISTRUST = re.compile(r"(?:does|may) not trust the proxy's certificate for (\S+)")
 MOST_HOSTS = 1000
+TEND_S = 60.0  # between two looks at the logs' size
 
 
 @click.command()
@@ -238,6 +241,7 @@ class _Shown:
     def __init__(self, log: Path, run: str, as_json: bool) -> None:
         self._log, self._run, self._as_json = log, run, as_json
         self._ended = threading.Event()
+        self._tend_at = 0.0
         self._last = False  # the next look at the log is the last one
         self._thread = threading.Thread(target=self._show, daemon=True)
 
@@ -275,6 +279,9 @@ class _Shown:
     def _pause(self, seconds: float) -> None:
         if self._last:
             raise _Ended
+        if time.monotonic() > self._tend_at:  # it may run for months
+            self._tend_at = time.monotonic() + TEND_S
+            tend(self._log.parent)
         self._last = self._ended.wait(seconds)
 
 

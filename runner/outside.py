@@ -18,6 +18,7 @@ from typing import Any
 from impyard.certs.authority import data_dir
 from impyard.runner import engine
 from impyard.runner.decisions import logread
+from impyard.runner.decisions.logfiles import open_log
 from impyard.runner.enclosure import Enclosure
 from impyard.runner.gitsettings import text_of_file
 
@@ -88,13 +89,11 @@ def lines_of(enclosure: Enclosure) -> tuple[list[bytes], list[Mapping[str, Any]]
     from impyard.addon.decisions import is_of_run
 
     run, log = enclosure.paths.id, enclosure.paths.runs / "decisions.jsonl"
-    descriptor = logread.open_log(log)
+    found = open_log(log)
     lines: list[bytes] = []
-    if descriptor is not None:
-        try:
-            lines = [line for line in logread.raw_lines(descriptor) if is_of_run(line, run)]
-        finally:
-            os.close(descriptor)
+    if found is not None:
+        with found:
+            lines = [line for line in logread.raw_lines(found) if is_of_run(line, run)]
     return lines, [entry for line in lines if (entry := as_object(line)).get("run") == run]
 
 

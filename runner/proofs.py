@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.decisions import logread
+from impyard.runner.decisions.logfiles import open_file
 from impyard.runner.project import RUN_ID
 
 FILE = "proofs.txt"  # a run's id in each line
@@ -34,11 +34,11 @@ def known() -> Collection[str]:
     from impyard.certs.authority import data_dir  # it loads more than the help of a command needs
 
     try:
-        descriptor = logread.open_log(data_dir() / FILE)
+        file = open_file(data_dir() / FILE)
     except ImpyardError:
         return ()
-    if descriptor is None:
+    if file is None:
         return ()
-    with open(descriptor, "rb") as file:
-        lines = file.read(_MAX_BYTES).decode("ascii", "replace").split("\n")
+    with file:
+        lines = file.pread(_MAX_BYTES, 0).decode("ascii", "replace").split("\n")
     return frozenset(line for line in lines if RUN_ID.fullmatch(line))

@@ -20,6 +20,7 @@ from impyard.addon.vault.store import Vault, default_dir
 from impyard.certs.authority import data_dir
 from impyard.runner import streams
 from impyard.runner.agent import choose_agent
+from impyard.runner.decisions.tend import tend
 from impyard.runner.enclosure import Enclosure
 from impyard.runner.gained import Snapshot, gained, new_links, new_repositories, snapshot
 from impyard.runner.gateway import Spawned
@@ -274,6 +275,7 @@ class _Run:
             plan, options = enclosure.plan, self.options
             where = (plan.root, plan.policies, receipt.run, options.policies, options.project)
             self._show(learned, *where, isinstance(self.view, JsonView))
+        tend(enclosure.paths.runs)
         return EXITS[reason]
 
     def abandon(self) -> None:

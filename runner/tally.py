@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from impyard.addon.decisions import line_hash
 from impyard.addon.errors import ImpyardError
 from impyard.runner.decisions import logread
+from impyard.runner.decisions.logfiles import open_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ def tally(log: Path, run: str) -> Tally:
     counts = {"allow": 0, "deny": 0}
     seq, last = None, None
     try:
-        descriptor = logread.open_log(log)
+        found = open_log(log)
     except ImpyardError:
         return Tally()
-    if descriptor is None:
+    if found is None:
         return Tally()
-    try:
-        for line in logread.from_end(descriptor, needles=(f'"run":"{run}"'.encode(),)):
+    with found:
+        for line in logread.from_end(found, needles=(f'"run":"{run}"'.encode(),)):
             try:
                 entry = json.loads(line.text)
             except ValueError:
@@ -45,6 +45,4 @@ def tally(log: Path, run: str) -> Tally:
             counts[entry["verdict"]] += 1
             if entry.get("seq") == 1:
                 break
-    finally:
-        os.close(descriptor)
     return Tally(counts["allow"], counts["deny"], seq, last)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,9 +18,12 @@ from impyard.addon.decisions import is_of_run, verify
 from impyard.addon.errors import ImpyardError
 from impyard.runner import runs
 from impyard.runner.decisions import logread
+from impyard.runner.decisions.filelist import FileList, Known, names
+from impyard.runner.decisions.logfiles import Log, open_log, rotated_name
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import read_receipt
 from impyard.runner.text import columns_of, counted, visible, wrapped
+from impyard.runner.typed import as_typed
 
 
 def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
@@ -26,53 +32,120 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
     Raises ImpyardError naming the first fault.
     """
     receipts, unread = _chain_ends(root, run)
-    # Of the lines that are checked: the number of each in the file, and its first byte.
-    numbers, offsets = array("Q"), array("Q")
-    descriptor = logread.open_log(log)
-    try:
-        faults = verify(_numbered(descriptor, run, numbers, offsets), receipts=receipts)
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-    if run is not None and not numbers and not receipts:
-        return False
-    found = [
-        (numbers[fault.line - 1], offsets[fault.line - 1], visible(fault.what))
-        if fault.line
-        else (0, 0, visible(fault.what))
-        for fault in faults
-    ]
-    count = counted(len(numbers), "line")
+    known = FileList(log.parent).read()
+    said: dict[tuple[Path, str], None] = {}
+    with open_log(log, say=lambda path, what: said.setdefault((path, what))) or nullcontext() as found:
+        numbered = _Numbered(found, run)
+        faults = verify(numbered.lines(), receipts=receipts, before=_of_run(known, run))
+        count = numbered.count
+        if run is not None and not count and not receipts:
+            return False
+        named = [_fault(path.name, 0, 0, what) for path, what in said]
+        unreadable = {path.name for path, _ in said}
+        named += [_fault(name, 0, 0, what) for name, what in _missing(known, log, found, unreadable)]
+        named += [_fault(*numbered.place(fault.line), fault.what) for fault in faults]
+    lines = counted(count, "line")
     if as_json:
-        named = [{"line": number, "byte": offset, "what": what} for number, offset, what in found]
-        document = {"ok": not found, "lines": len(numbers), "faults": named}
-        click.echo(json.dumps(document))
-    elif not found:
+        click.echo(json.dumps({"ok": not named, "lines": count, "faults": named}))
+    elif not named:
         ends = f"{len(receipts)} ended as the receipts say" if receipts else "no receipt to check an end by"
-        click.echo(wrapped(f"ok: {count}, every run's chain is whole; {ends}", columns_of(sys.stdout), "  "))
+        click.echo(wrapped(f"ok: {lines}, every run's chain is whole; {ends}", columns_of(sys.stdout), "  "))
+    if not as_json:
+        _say_removed(known, log)
     for name in unread:
         click.echo(
             f"warning: the receipt of run {name} cannot be read, so the end of its chain is not checked", err=True
         )
-    if found:
-        number, offset, what = found[0]
-        what += f" (byte {offset})" if number else ""
-        more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
-        raise ImpyardError(
-            f"{log}{f':{number}' if number else ''}: {what}{more}",
-            hint="the log was changed after it was written; `--verify --json` lists every fault",
+    if named:
+        raise _error(named, log)
+    return bool(count)
+
+
+def _error(named: list[dict[str, Any]], log: Path) -> ImpyardError:
+    first = named[0]
+    path = log.with_name(first["file"]) if first["file"] else log
+    number, where = (f":{first['line']}", f" (byte {first['byte']})") if first["line"] else ("", "")
+    more = f" ({len(named) - 1} more)" if len(named) > 1 else ""
+    return ImpyardError(
+        f"{path}{number}: {first['what']}{where}{more}",
+        hint="the log was changed after it was written; `--verify --json` lists every fault",
+    )
+
+
+def _say_removed(known: Known, log: Path) -> None:
+    gone = {name: count for name, count in known.removed.items() if rotated_name(log, name)}
+    if gone:
+        lines, files = counted(sum(gone.values()), "older line"), counted(len(gone), "file")
+        text = (
+            f"note: {lines} in {files}, the last of them {max(gone)}, were removed by `impyard decisions rotate --keep`"
         )
-    return bool(numbers)
+        click.echo(wrapped(as_typed(text), columns_of(sys.stderr), "  "), err=True)
 
 
-def _numbered(descriptor: int | None, run: str | None, numbers: array[int], offsets: array[int]) -> Iterator[bytes]:
-    """The log's lines, or those of `run`; the number and first byte of each are added to `numbers` and `offsets`."""
-    if descriptor is not None:
-        for number, (offset, line) in enumerate(logread.placed_lines(descriptor), 1):
-            if run is None or is_of_run(line, run):
-                numbers.append(number)
-                offsets.append(offset)
-                yield line
+def _fault(file: str, line: int, byte: int, what: str) -> dict[str, Any]:
+    return {"file": file, "line": line, "byte": byte, "what": visible(what)}
+
+
+def _of_run(known: Known, run: str | None) -> dict[str, tuple[int, str]]:
+    return {name: end for name, end in known.ends.items() if run is None or name.startswith(run)}
+
+
+def _missing(known: Known, log: Path, found: Log | None, said: set[str]) -> Iterator[tuple[str, str]]:
+    """The rotated files that are not what is noted of them, and why; without those of which something is `said`."""
+    for name in names(known, log):
+        path = log.with_name(name)
+        size = found.text_size(path) if found is not None else None
+        if size is None and found is not None:
+            size = found.text_size(path.with_suffix(""))  # unpacked again
+        if size is None and name not in said:
+            hint = "`impyard decisions rotate --keep` removes old files so that this check knows"
+            yield name, f"it is missing, with the {known.sizes[name]} bytes that it held; {hint}"
+        elif size is not None and size != known.sizes[name]:
+            yield name, f"exchanged or edited: it holds {size} bytes, and held {known.sizes[name]}"
+
+
+class _Numbered:
+    """The lines of a log, or of a run, numbered from 1; where each of them stands is found again when it is asked for,
+    as a log may have many millions."""
+
+    def __init__(self, log: Log | None, run: str | None) -> None:
+        self._log, self._run = log, run
+        self.count = 0
+        # Of each piece of the log: its first line's number there, and its first byte; and of each file its first line.
+        self._first, self._offset = array("Q"), array("Q")
+        self._files: list[tuple[int, Path]] = []
+        self._own = array("Q")  # of a run: the number in the log of each of its lines
+
+    def lines(self) -> Iterator[bytes]:
+        if self._log is None:
+            return
+        number = 1
+        bounds = [*self._log.bounds(), (Path(), self._log.size)]
+        for (path, begin), (_, end) in itertools.pairwise(bounds):
+            self._files.append((number, path))
+            for offset, piece in logread.blocks(self._log, begin, end):
+                self._first.append(number)
+                self._offset.append(offset)
+                for line in logread.lines_of(piece):
+                    if self._run is None or is_of_run(line, self._run):
+                        self.count += 1
+                        if self._run is not None:
+                            self._own.append(number)
+                        yield line
+                    number += 1
+
+    def place(self, line: int) -> tuple[str, int, int]:
+        """A line's file, its number there, and its first byte in the file's text; nothing for line 0."""
+        if not line or self._log is None:
+            return "", 0, 0
+        number = self._own[line - 1] if self._run is not None else line
+        at = bisect_right(self._first, number) - 1
+        offset = self._offset[at]
+        end = self._offset[at + 1] if at + 1 < len(self._offset) else self._log.size
+        _, piece = next(logread.blocks(self._log, offset, end))
+        offset += sum(len(text) for text in itertools.islice(logread.lines_of(piece), number - self._first[at]))
+        first, path = self._files[bisect_right(self._files, number, key=lambda each: each[0]) - 1]
+        return path.name, number - first + 1, self._log.place(offset)[1]
 
 
 def _chain_ends(root: Path, run: str | None) -> tuple[dict[str, tuple[int, str]], list[str]]:

@@ -14,8 +14,9 @@ from impyard.addon.errors import ImpyardError
 from impyard.addon.reasons import REASONS
 from impyard.runner import proofs, runs
 from impyard.runner.amounts import Whole
-from impyard.runner.decisions import logread, outcomes
+from impyard.runner.decisions import outcomes
 from impyard.runner.decisions.lines import Selection
+from impyard.runner.decisions.logfiles import open_log
 from impyard.runner.decisions.read import page
 from impyard.runner.decisions.when import EXAMPLES, When
 from impyard.runner.lazygroup import Entry, LazyGroup
@@ -29,6 +30,7 @@ VERDICTS = {"allow": "allow", "allowed": "allow", "deny": "deny", "denied": "den
 
 COMMANDS: dict[str, Entry] = {
     "show": Entry("impyard.runner.decisions.show:show_command", "Show all that is known of one decision."),
+    "rotate": Entry("impyard.runner.decisions.rotate_cmd:rotate_command", "Begin new log files, compress old ones."),
 }
 
 
@@ -214,8 +216,8 @@ def _run(root: Path, log: Path, run: str | None, *, log_may_know: bool) -> tuple
 
 def knows(log: Path, run: str) -> bool:
     """Whether the log has a decision of this run at all, be it one of impyard's own checks."""
-    descriptor = logread.open_log(log)
-    if descriptor is None:
+    found = open_log(log)
+    if found is None:
         return False
-    with open(descriptor, "rb"):
-        return bool(page(descriptor, 1, Selection(run)))
+    with found:
+        return bool(page(found, 1, Selection(run)))

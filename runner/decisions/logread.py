@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.decisions.logfiles import Log, open_file
 
 BLOCK_BYTES = 256 * 1024
 # The writer caps a line at 32 KiB; what is longer is damage, and must not be read into memory whole.
@@ -30,32 +30,17 @@ class Line:
     ended: bool = True
 
 
-def open_log(path: Path) -> int | None:
-    """A descriptor for reading `path`, or None when there is no such file. Raises ImpyardError for any other fault."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as exc:
-        raise ImpyardError(f"cannot read {path}: {exc.strerror}", hint="check its owner and mode") from exc
-    # A named pipe or a folder in the log's place would hang or fail in odd ways later.
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ImpyardError(f"{path} is not an ordinary file", hint="move it away; the log is written anew")
-    return descriptor
-
-
-def from_end(descriptor: int, size: int | None = None, needles: Sequence[bytes] = ()) -> Iterator[Line]:
-    """The lines of the file's first `size` bytes (default: all of it), last one first, read block by block.
+def from_end(log: Log, size: int | None = None, needles: Sequence[bytes] = ()) -> Iterator[Line]:
+    """The lines of the log's first `size` bytes (default: all of it), last one first, read block by block.
 
     Lines that lack one of the `needles` may be left out: whole blocks without them are not even split.
     """
-    position = os.fstat(descriptor).st_size if size is None else size
+    position = log.size if size is None else size
     pieces: list[bytes] = []  # of the line whose beginning is not read yet, last piece first
     ended = False
     while position > 0:
         length = min(BLOCK_BYTES, position)
-        block = os.pread(descriptor, length, position - length)
+        block = log.pread(length, position - length)
         if len(block) < length:
             raise ImpyardError("the log was cut while it was read", hint="try again")
         position -= length
@@ -76,7 +61,7 @@ def from_end(descriptor: int, size: int | None = None, needles: Sequence[bytes] 
 
 
 def last(
-    descriptor: int,
+    log: Log,
     count: int,
     wanted: Callable[[Line], bool],
     size: int | None = None,
@@ -85,7 +70,7 @@ def last(
     """The last `count` lines that are `wanted`, in the file's order; each of those has all the `needles` in it."""
     found: list[Line] = []
     if count > 0:
-        for line in from_end(descriptor, size, needles):
+        for line in from_end(log, size, needles):
             if wanted(line):
                 found.append(line)
                 if len(found) == count:
@@ -94,44 +79,45 @@ def last(
     return found
 
 
-def raw_lines(descriptor: int) -> Iterator[bytes]:
-    """Every line of the file with its newline, empty ones too, first one first; the last may lack its newline.
+def raw_lines(log: Log, end: int | None = None) -> Iterator[bytes]:
+    """Every line of the log's first `end` bytes (default: all of it) with its newline, empty ones too, first one first;
+    the last may lack its newline.
 
-    A line longer than `LINE_CAP` is cut to that, its newline kept. `descriptor` stays the caller's.
+    A line longer than `LINE_CAP` is cut to that, its newline kept. `log` stays the caller's.
     """
-    return (line for _, line in placed_lines(descriptor))
+    for _, piece in blocks(log, 0, log.size if end is None else end):
+        yield from lines_of(piece)
 
 
-def placed_lines(descriptor: int) -> Iterator[tuple[int, bytes]]:
-    """`raw_lines`, each with its first byte in the file."""
-    with open(descriptor, "rb", closefd=False) as file:
-        offset = 0
-        while line := file.readline(LINE_CAP):
-            size, rest = len(line), line
-            while not rest.endswith(b"\n") and (rest := file.readline(LINE_CAP)):
-                size += len(rest)
-            yield offset, line if size == len(line) or not rest else line + b"\n"
-            offset += size
+def lines_of(piece: bytes) -> Iterator[bytes]:
+    """The lines of a piece of `blocks`, each with its newline."""
+    if b"\r" not in piece:  # which ends a line for Python, but not in a log
+        yield from piece.splitlines(keepends=True)
+        return
+    *whole, rest = piece.split(b"\n")
+    yield from (line + b"\n" for line in whole)
+    if rest:
+        yield rest
 
 
-def forward(descriptor: int, start: int = 0, size: int | None = None, needles: Sequence[bytes] = ()) -> Iterator[Line]:
-    """The lines of the file's first `size` bytes (default: all of it) from byte `start` on, empty ones left out.
+def forward(log: Log, start: int = 0, size: int | None = None, needles: Sequence[bytes] = ()) -> Iterator[Line]:
+    """The lines of the log's first `size` bytes (default: all of it) from byte `start` on, empty ones left out.
 
     A line begins at `start`. Lines that lack one of the `needles` may be left out: blocks without them are not split.
     """
-    end = os.fstat(descriptor).st_size if size is None else size
-    reader = _Reader(descriptor, start)
+    end = log.size if size is None else size
+    reader = _Reader(log.pread, start)
     yield from reader.lines(rest=True, end=end, needles=needles)
 
 
-def blocks(descriptor: int, start: int, end: int, needles: Sequence[bytes] = ()) -> Iterator[tuple[int, bytes]]:
-    """The file from byte `start`, where a line begins, to `end`, in pieces of whole lines, each with its offset.
+def blocks(log: Log, start: int, end: int, needles: Sequence[bytes] = ()) -> Iterator[tuple[int, bytes]]:
+    """The log from byte `start`, where a line begins, to `end`, in pieces of whole lines, each with its offset.
 
     The last piece may end in half a line. A line longer than `LINE_CAP` is a piece by itself, cut to that; pieces that
     lack one of the `needles` are left out.
     """
     position, begun, cut = start, b"", 0
-    while position < end and (block := os.pread(descriptor, min(BLOCK_BYTES, end - position), position)):
+    while position < end and (block := log.pread(min(BLOCK_BYTES, end - position), position)):
         offset = position - len(begun) - cut
         position += len(block)
         first = block.find(b"\n")
@@ -153,12 +139,15 @@ def blocks(descriptor: int, start: int, end: int, needles: Sequence[bytes] = ())
         yield position - len(begun) - cut, begun
 
 
-def follow(path: Path, start: int, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[Line]:
-    """Each line that is appended to `path` beyond byte `start`, as soon as it is whole. Never ends by itself.
+def follow(
+    path: Path, start: int, *, log: Log | None = None, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[Line]:
+    """Each line that is appended to the file `path` beyond byte `start`, as soon as it is whole. Never ends by itself.
 
-    A log that does not exist yet is waited for; one that is replaced or cut is read from its new beginning.
+    A log that does not exist yet is waited for; one that is replaced or cut is read from its new beginning. With `log`,
+    which may be closed then, `start` is a byte of all its files, and what of them was read in the meantime is none.
     """
-    tail = Tail(path, start)
+    tail = Tail(path, start, log)
     try:
         while True:
             yield from tail.lines()
@@ -170,33 +159,54 @@ def follow(path: Path, start: int, *, sleep: Callable[[float], None] = time.slee
 class Tail:
     """What is appended to `path` beyond byte `start`, read whenever asked. For the rest as `follow`."""
 
-    def __init__(self, path: Path, start: int) -> None:
+    def __init__(self, path: Path, start: int, log: Log | None = None) -> None:
         self._path = path
-        descriptor = open_log(path)
-        self._reader = _Reader(descriptor, start) if descriptor is not None else None
+        self._reader: _FileReader | None = None
+        # Was renamed. Who had it open may have written one more line to it before that was noticed.
+        self._before: _FileReader | None = None
+        if log is not None:
+            if log.live is not None:
+                descriptor, begin = log.live
+                self._reader = _FileReader(os.dup(descriptor), max(start - begin, 0))
+        elif (log := open_file(path)) is not None:
+            with log:
+                assert log.live is not None
+                self._reader = _FileReader(os.dup(log.live[0]), start)
 
     def lines(self) -> Iterator[Line]:
         """The lines that are whole by now and were not given yet."""
+        if self._before is not None:
+            yield from self._before.lines(rest=True)
+            self._before.close()
+            self._before = None
         while True:
             if self._reader is not None:
                 yield from self._reader.lines(rest=False)
                 if not _is_replaced(self._path, self._reader):
                     return
-            opened = open_log(self._path)
+            opened = open_file(self._path)
             if opened is None:
                 return
-            if self._reader is not None:
-                yield from self._reader.lines(rest=True)
-                os.close(self._reader.descriptor)
-            self._reader = _Reader(opened, 0)
+            with opened:
+                assert opened.live is not None
+                descriptor = os.dup(opened.live[0])
+            before, self._reader = self._reader, _FileReader(descriptor, 0)
+            if before is None:
+                continue
+            if self._before is None and not os.path.sameopenfile(before.descriptor, descriptor):
+                self._before = before
+            else:  # cut, or exchanged twice at once
+                yield from before.lines(rest=True)
+                before.close()
 
     def close(self) -> None:
-        if self._reader is not None:
-            os.close(self._reader.descriptor)
-            self._reader = None
+        for reader in (self._reader, self._before):
+            if reader is not None:
+                reader.close()
+        self._reader = self._before = None
 
 
-def _is_replaced(path: Path, reader: _Reader) -> bool:
+def _is_replaced(path: Path, reader: _FileReader) -> bool:
     held = os.fstat(reader.descriptor)
     if held.st_size < reader.position:
         return True
@@ -208,10 +218,10 @@ def _is_replaced(path: Path, reader: _Reader) -> bool:
 
 
 class _Reader:
-    """Reads a descriptor forward and remembers where it stands; `position` is the next byte to read."""
+    """Reads bytes forward and remembers where it stands; `position` is the next byte to read."""
 
-    def __init__(self, descriptor: int, position: int) -> None:
-        self.descriptor = descriptor
+    def __init__(self, pread: Callable[[int, int], bytes], position: int) -> None:
+        self._pread = pread
         self.position = position
         self._begun = b""  # the line whose newline has not come yet, cut at LINE_CAP
         self._cut = 0  # bytes of it that were dropped
@@ -219,7 +229,7 @@ class _Reader:
     def lines(self, *, rest: bool, end: int | None = None, needles: Sequence[bytes] = ()) -> Iterator[Line]:
         """The lines up to the present end of the file, or to byte `end`, empty ones left out; with `rest` also one
         without newline. Lines that lack one of the `needles` may be left out."""
-        while block := os.pread(self.descriptor, self._length(end), self.position):
+        while block := self._pread(self._length(end), self.position):
             offset = self.position - len(self._begun) - self._cut
             self.position += len(block)
             if needles and (newline := block.rfind(b"\n")) >= 0:
@@ -241,3 +251,14 @@ class _Reader:
 
     def _length(self, end: int | None) -> int:
         return BLOCK_BYTES if end is None else max(min(BLOCK_BYTES, end - self.position), 0)
+
+
+class _FileReader(_Reader):
+    """The same of a descriptor, which becomes its own."""
+
+    def __init__(self, descriptor: int, position: int) -> None:
+        super().__init__(lambda length, offset: os.pread(descriptor, length, offset), position)
+        self.descriptor = descriptor
+
+    def close(self) -> None:
+        os.close(self.descriptor)

@@ -6,7 +6,6 @@ An outcome is written after its decision, but there is no order among them: an a
 from __future__ import annotations
 
 import itertools
-import os
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 from impyard.addon.errors import ImpyardError
 from impyard.runner.decisions import logread
 from impyard.runner.decisions.lines import Entry, Selection
+from impyard.runner.decisions.logfiles import Log, open_log
 from impyard.runner.decisions.outcomes import Outcome, Row, parse, parse_all, put
 from impyard.runner.decisions.read import batches, outcomes_from
 
@@ -35,15 +35,15 @@ class Joiner[T]:
         self.given_up = 0
         self._open: dict[str, T] = {}
         self._seen: dict[str, int] = {}  # the number of the last decision that was read, by run
-        self._descriptor = logread.open_log(path) if path is not None else None
+        self._log = open_log(path, since=since) if path is not None else None
         # Outcomes that were passed over, since the time said that their decision had been: a clock was set back.
         self._early: OrderedDict[str, Outcome] = OrderedDict()
         self._ready: list[tuple[T, Outcome]] = []  # the same, once their decision came
         self._ahead: list[Outcome] = []  # read already, of decisions that are still to come; last one first
         self._batches: Iterator[list[Outcome]] = iter(())
-        if self._descriptor is not None:
-            start = outcomes_from(self._descriptor, since) if since else 0
-            self._batches = _batches(self._descriptor, start)
+        if self._log is not None:
+            start = outcomes_from(self._log, since) if since else 0
+            self._batches = _batches(self._log, start)
 
     def expect(self, entry: Entry, owner: T) -> None:
         """Wait for the outcome of this decision."""
@@ -76,9 +76,9 @@ class Joiner[T]:
         return len(self._open)
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
     def _until(self, ts: str | None) -> Iterator[tuple[T, Outcome]]:
         """The outcomes up to the first whose decision is still to come; with None all."""
@@ -120,9 +120,9 @@ def joined[T](path: Path, since: str | None) -> Joiner[T]:
         return Joiner(None)
 
 
-def _batches(descriptor: int, start: int) -> Iterator[list[Outcome]]:
-    """The outcomes up to the file's present end; damaged lines are left out."""
-    for _, piece in logread.blocks(descriptor, start, os.fstat(descriptor).st_size):
+def _batches(log: Log, start: int) -> Iterator[list[Outcome]]:
+    """The outcomes up to the log's present end; damaged lines are left out."""
+    for _, piece in logread.blocks(log, start, log.size):
         outcomes = parse_all(piece)
         if outcomes is None:
             outcomes = [outcome for line in piece.split(b"\n") if (outcome := parse(line)) is not None]

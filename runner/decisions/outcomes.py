@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 
 from impyard.runner.decisions import logread
+from impyard.runner.decisions.logfiles import open_log
 from impyard.runner.decisions.read import outcomes_from
 from impyard.runner.failures import error_words
 
@@ -95,14 +95,15 @@ def join(path: Path, rows: list[Row]) -> list[Row]:
     Raises ImpyardError when the file cannot be read; one that is missing has no outcomes.
     """
     wanted = {row.entry.id for row in rows if row.entry.verdict == "allow"}
-    descriptor = logread.open_log(path) if wanted else None
-    if descriptor is None:
+    since = min((row.entry.ts for row in rows), default="")
+    log = open_log(path, since=since) if wanted else None
+    if log is None:
         return rows
     ids = {json.dumps(id)[1:-1].encode() for id in wanted}
     found: dict[str, Outcome] = {}
-    try:
-        start = outcomes_from(descriptor, min(row.entry.ts for row in rows))
-        for _, piece in logread.blocks(descriptor, start, os.fstat(descriptor).st_size):
+    with log:
+        start = outcomes_from(log, since)
+        for _, piece in logread.blocks(log, start, log.size):
             if ids.isdisjoint(_ID.findall(piece)):
                 continue
             for line in piece.split(b"\n"):
@@ -111,8 +112,6 @@ def join(path: Path, rows: list[Row]) -> list[Row]:
                     found.setdefault(outcome.id, outcome)
             if len(found) == len(wanted):
                 break
-    finally:
-        os.close(descriptor)
     return [row._replace(outcome=found.get(row.entry.id)) for row in rows]
 
 
@@ -121,14 +120,14 @@ def failures(path: Path, since: str | None = None) -> Collection[str]:
 
     Raises ImpyardError when the file cannot be read; one that is missing has none.
     """
-    descriptor = logread.open_log(path)
+    log = open_log(path, since=since)
     found: OrderedDict[str, None] = OrderedDict()
-    if descriptor is None:
+    if log is None:
         return found
     needle = b'"error":"'  # of a request that did not fail it is null
-    try:
-        start = outcomes_from(descriptor, since) if since else 0
-        for _, piece in logread.blocks(descriptor, start, os.fstat(descriptor).st_size, (needle,)):
+    with log:
+        start = outcomes_from(log, since) if since else 0
+        for _, piece in logread.blocks(log, start, log.size, (needle,)):
             at = piece.find(needle)
             while at >= 0:
                 begin, end = piece.rfind(b"\n", 0, at) + 1, piece.find(b"\n", at)
@@ -137,8 +136,6 @@ def failures(path: Path, since: str | None = None) -> Collection[str]:
                 if outcome is not None and outcome.failed:
                     put(found, outcome.id, None, MOST_FAILED)
                 at = piece.find(needle, end)
-    finally:
-        os.close(descriptor)
     return found
 
 

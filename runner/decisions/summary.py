@@ -11,12 +11,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from impyard.runner.decisions import logread
 from impyard.runner.decisions.lines import Entry, Selection
 from impyard.runner.decisions.outcome_stream import Joiner, joined
 from impyard.runner.decisions.outcomes import Outcome
 from impyard.runner.decisions.pathshape import shape
-from impyard.runner.decisions.read import PROBE_BYTES, batches, span_of, times_in
+from impyard.runner.decisions.read import PROBE_BYTES, batches, open_for, span_of, times_in
 from impyard.runner.inchild import in_a_child
 
 MOST_GROUPS = 5_000  # beyond these, paths of a host are one group, and at twice as many all hosts that are new
@@ -188,19 +187,17 @@ def _second_half(
 
 def _halves(log: Path, selection: Selection) -> tuple[tuple[int, int], tuple[int, int], str] | None:
     """The bytes of both halves, and the time at which the second begins; None for a log that is not worth it."""
-    descriptor = logread.open_log(log)
-    if descriptor is None:
+    found = open_for(log, selection)
+    if found is None:
         return None
-    try:
-        start, end = span_of(descriptor, selection)
+    with found:
+        start, end = span_of(found, selection)
         if end - start < PARALLEL_BYTES or len(os.sched_getaffinity(0)) < 2:
             return None
         middle = (start + end) // 2
-        block = os.pread(descriptor, PROBE_BYTES, middle)
+        block = found.pread(PROBE_BYTES, middle)
         newline = block.find(b"\n") + 1
         times = times_in(block[newline : newline + 200])
         if not newline or not times:
             return None
         return (start, middle + newline), (middle + newline, end), times[0]
-    finally:
-        os.close(descriptor)

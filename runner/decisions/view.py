@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner.decisions import logread, outcomes
 from impyard.runner.decisions import read as decisions_read
 from impyard.runner.decisions.lines import Entry, Selection, parse
+from impyard.runner.decisions.logfiles import Log
 from impyard.runner.decisions.outcomes import Row
 from impyard.runner.decisions.read import short_id
 from impyard.runner.policy import cmd as policy_cmd
@@ -28,18 +28,32 @@ OWN_CHECK = "(impyard's own check)"
 
 def show(log: Path, selection: Selection, *, count: int, following: bool, as_json: bool) -> None:
     """Print the last `count` wanted lines of `log`, then, if `following`, each new one until Ctrl-C."""
-    descriptor = logread.open_log(log)
-    if descriptor is None and not following:
+    found = decisions_read.open_for(log, selection)
+    if found is None and not following:
         click.echo(f"no decisions yet: {log} does not exist", err=True)
         return
-    size, lines = 0, []
-    if descriptor is not None:
-        try:
-            size = _whole_size(descriptor) if following else os.fstat(descriptor).st_size
-            # One more than wanted, to know whether there are older ones.
-            lines = decisions_read.page(descriptor, count and count + 1, selection, size)
-        finally:
-            os.close(descriptor)
+    if found is None:
+        _show_page(log, None, 0, [], selection, count, following=True, as_json=as_json)
+        return
+    with found:
+        size = _whole_size(found) if following else found.size
+        # One more than wanted, to know whether there are older ones.
+        lines = decisions_read.page(found, count and count + 1, selection, size)
+        _show_page(log, found, size, lines, selection, count, following=following, as_json=as_json)
+
+
+def _show_page(
+    log: Path,
+    found: Log | None,
+    size: int,
+    lines: list[logread.Line],
+    selection: Selection,
+    count: int,
+    *,
+    following: bool,
+    as_json: bool,
+) -> None:
+    """Print a page, then what comes behind byte `size` of the log."""
     older = len(lines) > count
     rows = rows_of(lines[older:])
     emit = emitter(as_json)
@@ -55,7 +69,7 @@ def show(log: Path, selection: Selection, *, count: int, following: bool, as_jso
             click.echo(f"only the newest {count}: -n {10 * count} shows more", err=True)
         if following:
             selection.failed = None  # what comes now may fail yet
-            follow_log(log, size, selection, emit, failures, rows)
+            follow_log(log, size, selection, emit, failures, rows, found=found)
         elif not rows and not as_json:
             click.echo("nothing shown: -n is 0" if count == 0 else nothing(selection), err=True)
     except KeyboardInterrupt:
@@ -122,9 +136,10 @@ def follow_log(
     failures: outcomes.Failures | None = None,
     rows: Iterable[Row] = (),
     sleep: Callable[[float], None] = time.sleep,
+    found: Log | None = None,
 ) -> None:
-    """Print each wanted line that comes behind byte `start`, and with `failures` what of it, and of `rows`, came to
-    nothing. Ends only by an exception."""
+    """Print each wanted line that comes behind byte `start` of the file, or of all files of `found`; with `failures`
+    also what of it, and of `rows`, came to nothing. Ends only by an exception."""
 
     def pause(seconds: float) -> None:
         if failures is not None and (failed := list(failures.news())):
@@ -136,7 +151,7 @@ def follow_log(
             emit(failed)
 
     shown(rows)
-    for line in logread.follow(log, start, sleep=pause):
+    for line in logread.follow(log, start, log=found, sleep=pause):
         damaged = selection.damaged
         if selection(line):
             fresh = rows_of([line])
@@ -193,9 +208,9 @@ def nothing(selection: Selection) -> str:
     return f"no {kind}{whose or ' yet'}"
 
 
-def _whole_size(descriptor: int) -> int:
-    """The file's size up to its last newline, so that following begins with the line that is being written."""
-    last = next(logread.from_end(descriptor), None)
+def _whole_size(log: Log) -> int:
+    """The log's size up to its last newline, so that following begins with the line that is being written."""
+    last = next(logread.from_end(log), None)
     if last is None:
         return 0
     return last.offset + len(last.text) + 1 if last.ended else last.offset

@@ -5,7 +5,6 @@ Read from the logs, as what pi says comes from the box. No value is read but by 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from impyard.addon.errors import ImpyardError
@@ -13,6 +12,7 @@ from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault
 from impyard.runner.decisions import logread, outcomes
 from impyard.runner.decisions.lines import Entry, parse
+from impyard.runner.decisions.logfiles import open_log
 from impyard.runner.keys.sources import DEMO
 from impyard.runner.keys.vault_words import origin
 
@@ -48,11 +48,11 @@ def words(credential: Credential) -> str:
 
 
 def _last_call(log: Path, run: str, provider: str, host: str | None) -> Entry | None:
-    descriptor = logread.open_log(log)
-    if descriptor is None:
+    found = open_log(log)
+    if found is None:
         return None
-    try:
-        for line in logread.from_end(descriptor, needles=(f'"run":"{run}"'.encode(),)):
+    with found:
+        for line in logread.from_end(found, needles=(f'"run":"{run}"'.encode(),)):
             entry = parse(line.text)
             if entry is None or entry.run != run:
                 continue
@@ -60,6 +60,4 @@ def _last_call(log: Path, run: str, provider: str, host: str | None) -> Entry | 
                 return entry
             if entry.seq == 1:
                 break
-    finally:
-        os.close(descriptor)
     return None

@@ -21,6 +21,7 @@ import msgspec
 from impyard.addon import redact
 from impyard.addon.errors import ImpyardError
 from impyard.runner.decisions import logread
+from impyard.runner.decisions.logfiles import Log, of_descriptor, open_file
 from impyard.runner.outcome import text_of
 from impyard.runner.project import RunPaths
 from impyard.runner.times import seconds_of
@@ -126,21 +127,17 @@ def read(paths: RunPaths, since: float) -> Agent:
     """What pi's events say of a run, else what its session says from `since` (seconds since 1970) on."""
     agent = Agent()
     try:
-        descriptor = logread.open_log(paths.stdout)
-        if descriptor is not None:
+        events = open_file(paths.stdout)
+        if events is not None:
             agent.source = paths.stdout.name
-            try:
-                _Reader(agent).read(descriptor)
-            finally:
-                os.close(descriptor)
+            with events:
+                _Reader(agent).read(events)
         if agent.steps:
             return agent
         for name, descriptor in _sessions(paths.session):
             agent.source = f"{paths.session.name}/{name}"
-            try:
-                _Reader(agent, since).read(descriptor)
-            finally:
-                os.close(descriptor)
+            with of_descriptor(Path(name), descriptor) as session:
+                _Reader(agent, since).read(session)
     except ImpyardError as exc:
         agent.fault = exc.message
     except OSError as exc:
@@ -182,9 +179,9 @@ class _Reader:
         self._now = since  # of the newest record that has a time; some have none
         self._open: dict[str, Step] = {}
 
-    def read(self, descriptor: int) -> None:
+    def read(self, records_of: Log) -> None:
         records = 0
-        for number, line in enumerate(logread.raw_lines(descriptor)):
+        for number, line in enumerate(logread.raw_lines(records_of)):
             if number >= MAX_LINES or records >= MAX_RECORDS:
                 self._agent.cut = True
                 return

@@ -6,16 +6,17 @@ a decision: requests that differ in a number or a hash only are one group, and o
 
 from __future__ import annotations
 
-import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from impyard.addon.decisions import LineFault, is_of_run, verify
 from impyard.runner.decisions import lines, logread, outcomes
 from impyard.runner.decisions.lines import Entry
+from impyard.runner.decisions.logfiles import Log, open_log
 from impyard.runner.decisions.outcomes import path_beside
 from impyard.runner.decisions.pathshape import shape
 from impyard.runner.times import seconds_of
@@ -136,30 +137,24 @@ def read(
     half-written. Raises ImpyardError for a log that cannot be read; one that is missing is empty.
     """
     reader = _Reader(run, steps, start)
-    descriptor = logread.open_log(log)
-    try:
-        numbers = array("Q")
-        own = _lines(descriptor, run, numbers, torn=ended) if descriptor is not None else ()
+    numbers = array("Q")
+    with open_log(log) or nullcontext() as decisions:
+        own = _lines(decisions, run, numbers, torn=ended) if decisions is not None else ()
         faults = verify(map(reader.seen, own), receipts={run: end} if end else {})
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
     found = reader.found
     found.faults = [
         LineFault(numbers[fault.line - 1] if fault.line else 0, fault.what) for fault in faults[:MAX_FAULTS]
     ]
     found.faults_more = len(faults) - len(found.faults)
-    if found.allowed and (descriptor := logread.open_log(path_beside(log))) is not None:
-        try:
-            reader.join(descriptor)
-        finally:
-            os.close(descriptor)
+    if found.allowed and (came := open_log(path_beside(log))) is not None:
+        with came:
+            reader.join(came)
     return found
 
 
-def _lines(descriptor: int, run: str, numbers: array[int], *, torn: bool) -> Iterator[bytes]:
+def _lines(log: Log, run: str, numbers: array[int], *, torn: bool) -> Iterator[bytes]:
     """The run's lines; the number of each in the file is added to `numbers`."""
-    for number, line in enumerate(logread.raw_lines(descriptor), 1):
+    for number, line in enumerate(logread.raw_lines(log), 1):
         if is_of_run(line, run) and (torn or line.endswith(b"\n")):
             numbers.append(number)
             yield line
@@ -274,11 +269,11 @@ class _Reader:
             group = denials[key] = Group(entry, entry.path, at, mixed=mixed)
         _join(group, entry, at, times)
 
-    def join(self, descriptor: int) -> None:
+    def join(self, log: Log) -> None:
         """Add what became of the allowed requests."""
         needle, of_run = f'"{self._run}.'.encode("utf-8", "surrogateescape"), f"{self._run}."
         nobody = Group(Entry("", "", "", "", "", "", "", "", 0, ""), "", 0.0)
-        for line in logread.raw_lines(descriptor):
+        for line in logread.raw_lines(log):
             if needle not in line:
                 continue
             came = outcomes.parse(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from impyard.addon.log import DecisionLog, OutcomeLog
 from impyard.addon.reasons import REASONS
 from impyard.addon.request import Request
 from impyard.runner.decisions import logread
+from impyard.runner.decisions.logfiles import open_log
 from tests.support.fuzz import examples
 
 PLAIN = Request("GET", "https", "a.test", 443, "/a", "q=1", headers=(("accept", "x"),), host_header="a.test")
@@ -52,13 +52,11 @@ decisions = st.builds(
 
 def lines_of(path: Path) -> list[bytes]:
     """The log as the runner reads it."""
-    descriptor = logread.open_log(path)
-    assert descriptor is not None
-    try:
-        assert [line.text for line in logread.from_end(descriptor)][::-1] == path.read_bytes().split(b"\n")[:-1]
-        return list(logread.raw_lines(descriptor))
-    finally:
-        os.close(descriptor)
+    log = open_log(path)
+    assert log is not None
+    with log:
+        assert [line.text for line in logread.from_end(log)][::-1] == path.read_bytes().split(b"\n")[:-1]
+        return list(logread.raw_lines(log))
 
 
 @contextmanager

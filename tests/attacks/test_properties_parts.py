@@ -25,6 +25,7 @@ from impyard.box.pipes import ANSWER_LIMIT, CHUNK, Opening
 from impyard.runner import text
 from impyard.runner.decisions import lines as decision_lines
 from impyard.runner.decisions import logread
+from impyard.runner.decisions.logfiles import open_log
 from tests.support.fuzz import examples
 from tests.support.httpgrammar import AUTHORITIES, DANGEROUS, H2_PATHS, HEADERS, METHODS, streams
 from tests.unit.test_answers import RETRIED
@@ -158,14 +159,16 @@ def test_a_damaged_log_is_read_without_a_traceback(
 ) -> None:
     path = folder / "decisions.jsonl"
     path.write_bytes(b"".join(parts))
-    with path.open("rb") as file:
+    log = open_log(path)
+    assert log is not None
+    with log:
         selection = decision_lines.Selection(run, denied)
-        found = logread.last(file.fileno(), 100, selection, needles=selection.needles)
+        found = logread.last(log, 100, selection, needles=selection.needles)
         for line in found:
             entry = decision_lines.parse(line.text)
             assert entry is not None
             assert text.visible(entry.url).isprintable()
-        assert b"".join(logread.raw_lines(file.fileno())) in (b"".join(parts), b"")
+        assert b"".join(logread.raw_lines(log)) in (b"".join(parts), b"")
     tail = logread.Tail(path, 0)
     assert len(list(tail.lines())) <= b"".join(parts).count(b"\n")
     tail.close()

@@ -15,6 +15,7 @@ from impyard.runner import agent, demo
 from impyard.runner.decisions import lines as decision_lines
 from impyard.runner.decisions import logread
 from impyard.runner.decisions.lines import Selection
+from impyard.runner.decisions.logfiles import Log, open_log
 from impyard.runner.decisions.read import CERTAIN_BYTES, find, page, read, short_id, start_of
 
 RUN = "20260101-000000-aaaa"
@@ -33,6 +34,12 @@ def log(tmp_path: Path) -> Path:
 
 def paths(log: Path, **wanted: Any) -> list[str]:
     return [found.entry.path for found in read(log, Selection(**wanted))]
+
+
+def opened(log: Path) -> Log:
+    found = open_log(log)
+    assert found is not None
+    return found
 
 
 def fill(log: Path, lines: Iterable[bytes]) -> None:
@@ -95,8 +102,8 @@ def test_damage_is_left_out(log: Path, damage: bytes, wanted: dict[str, Any]) ->
     selection = Selection(**wanted)
     assert [found.entry.path for found in read(log, selection)] == ["/1", "/2", "/3"]
     assert selection.damaged == 3 or wanted.get("hosts")
-    with log.open("rb") as file:
-        assert [found.offset for found in page(file.fileno(), 9, Selection(**wanted))] == [
+    with opened(log) as file:
+        assert [found.offset for found in page(file, 9, Selection(**wanted))] == [
             0,
             *(log.read_bytes().index(line(seq)) for seq in (2, 3)),
         ]
@@ -108,8 +115,8 @@ def test_needles_lose_no_line_where_blocks_meet(log: Path, monkeypatch: pytest.M
     for block in (1, 7, 100, 301, 4096):
         monkeypatch.setattr(logread, "BLOCK_BYTES", block)
         assert paths(log, denied=True) == expected, block
-        with log.open("rb") as file:
-            found = page(file.fileno(), 1000, Selection(denied=True))
+        with opened(log) as file:
+            found = page(file, 1000, Selection(denied=True))
         assert len(found) == len(expected)
 
 
@@ -137,14 +144,13 @@ def test_since_reads_from_where_the_time_begins(log: Path) -> None:
     young = [line(seq, ts="2026-01-02T00:00:00.000Z", query=pad) for seq in range(420, 500)]
     fill(log, [*old, *young[:40], *wrong, *young[40:]])
     assert paths(log, since="2026-01-02") == [f"/{seq}" for seq in range(420, 500)]
-    with log.open("rb") as file:
-        start = start_of(file.fileno(), "2026-01-02")
+    with opened(log) as file:
+        start = start_of(file, "2026-01-02")
         assert 200 * 30_000 < start <= sum(map(len, old))
-        file.seek(start - 1)
-        assert file.read(8) == b'\n{"ts":"'
-        assert start_of(file.fileno(), "2027") == log.stat().st_size
-        assert start_of(file.fileno(), "1970") == 0
-        assert len(page(file.fileno(), 1000, Selection(since="2026-01-02"))) == 80
+        assert file.pread(8, start - 1) == b'\n{"ts":"'
+        assert start_of(file, "2027") == log.stat().st_size
+        assert start_of(file, "1970") == 0
+        assert len(page(file, 1000, Selection(since="2026-01-02"))) == 80
     assert CERTAIN_BYTES > 20 * 30_000
 
 

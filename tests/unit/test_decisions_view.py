@@ -553,7 +553,7 @@ def test_a_dumb_terminal_has_its_own_width(project: Path, args: tuple[str, ...])
 def test_following_shows_decisions_whose_outcomes_cannot_be_read(
     project: Path, decisions: Command, monkeypatch: pytest.MonkeyPatch, failed: bool
 ) -> None:
-    def stop(*_: object) -> None:
+    def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("impyard.runner.decisions.view.follow_log", stop)

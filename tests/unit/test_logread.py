@@ -13,25 +13,22 @@ from hypothesis import strategies as st
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner.decisions import logread
+from impyard.runner.decisions.logfiles import open_log
 
 
 def lines_of(path: Path) -> list[logread.Line]:
     """The file's lines, read from its end, in the file's order."""
-    descriptor = logread.open_log(path)
-    assert descriptor is not None
-    try:
-        return list(logread.from_end(descriptor))[::-1]
-    finally:
-        os.close(descriptor)
+    log = open_log(path)
+    assert log is not None
+    with log:
+        return list(logread.from_end(log))[::-1]
 
 
 def raw_lines_of(path: Path) -> list[bytes]:
-    descriptor = logread.open_log(path)
-    assert descriptor is not None
-    try:
-        return list(logread.raw_lines(descriptor))
-    finally:
-        os.close(descriptor)
+    log = open_log(path)
+    assert log is not None
+    with log:
+        return list(logread.raw_lines(log))
 
 
 @given(data=st.lists(st.sampled_from([b"", b"a", b"bc", b"\n", b"0123456789"])).map(b"".join), block=st.integers(1, 7))
@@ -56,12 +53,12 @@ def test_reading_from_the_end_gives_the_lines_of_the_file(
 def test_no_line_with_the_needle_is_left_out(tmp_path_factory: pytest.TempPathFactory, data: bytes, block: int) -> None:
     path = tmp_path_factory.mktemp("log") / "log"
     path.write_bytes(data)
-    descriptor = logread.open_log(path)
-    assert descriptor is not None
+    log = open_log(path)
+    assert log is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logread, "BLOCK_BYTES", block)
-        found = logread.last(descriptor, 1000, lambda line: b"abc" in line.text, needles=[b"abc"])
-    os.close(descriptor)
+        found = logread.last(log, 1000, lambda line: b"abc" in line.text, needles=[b"abc"])
+    log.close()
     assert [line.text for line in found] == [line for line in data.split(b"\n") if b"abc" in line]
 
 
@@ -94,22 +91,22 @@ def test_only_the_wanted_lines_are_given_and_reading_stops_there(tmp_path: Path)
         asked.append(line)
         return int(line.text) % 2 == 0
 
-    descriptor = logread.open_log(path)
-    assert descriptor is not None
+    log = open_log(path)
+    assert log is not None
     try:
-        assert [line.text for line in logread.last(descriptor, 3, is_even)] == [b"994", b"996", b"998"]
+        assert [line.text for line in logread.last(log, 3, is_even)] == [b"994", b"996", b"998"]
     finally:
-        os.close(descriptor)
+        log.close()
     assert len(asked) == 6
 
 
 def test_a_missing_log_is_none_and_a_pipe_or_folder_is_an_error(tmp_path: Path) -> None:
-    assert logread.open_log(tmp_path / "none") is None
+    assert open_log(tmp_path / "none") is None
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ImpyardError, match="not an ordinary file"):
-        logread.open_log(tmp_path / "pipe")
+        open_log(tmp_path / "pipe")
     with pytest.raises(ImpyardError, match="not an ordinary file"):
-        logread.open_log(tmp_path)
+        open_log(tmp_path)
 
 
 class Follower:

@@ -1,0 +1,195 @@
+"""Old parts of the logs in files of their own: renamed while gateways write, then compressed, and removed if one wants.
+
+A gateway that has the file open writes into the renamed one until it looks, which is before each line. Nothing is lost
+by that: a file is compressed only when nobody has it open for writing (`addon/log.py` holds a lock meanwhile), and the
+plain one goes when the compressed one was read back and is on the disk. Whatever dies in between, each line is there,
+and read once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from impyard.addon.logmarks import TORN
+from impyard.runner.decisions import packed
+from impyard.runner.decisions.filelist import FileList
+from impyard.runner.decisions.logfiles import Rotated, rotated, stamp_of, time_of
+from impyard.runner.decisions.tend import is_due
+
+SETTLED_S = 2.0  # since the last line: longer than a gateway of an earlier version takes from its look to its write
+WAIT_S = 30.0
+NICE = 10
+
+
+class Packed(NamedTuple):
+    """A file that was compressed: bytes of its text, and of the file."""
+
+    path: Path
+    size: int
+    packed_size: int
+
+
+def logs_of(runs: Path) -> tuple[Path, Path]:
+    """The logs, which are rotated together."""
+    return runs / "outcomes.jsonl", runs / "decisions.jsonl"
+
+
+def rotate(runs: Path, *, only_due: bool = False) -> list[Path]:
+    """Rename the logs, and return the new names; none when there is nothing to rotate, or somebody else is at it.
+
+    Raises OSError.
+    """
+    now = datetime.now(UTC)
+    with _alone(runs) as is_alone:
+        if not is_alone or (only_due and not is_due(runs, now)):
+            return []
+        logs = [log for log in logs_of(runs) if _has_lines(log)]
+        newest = [time_of(each.stamp) for log in logs for each in rotated(log)[-1:]]
+        # Names sort by time, be the clock set back.
+        stamp = stamp_of(max([now, *(time + timedelta(milliseconds=1) for time in newest)]))
+        names = [log.with_name(f"{log.stem}-{stamp}{log.suffix}") for log in logs]
+        for log, name in zip(logs, names, strict=True):
+            log.rename(name)
+        _sync(runs)
+        return names
+
+
+def settle(names: list[Path]) -> None:
+    """Wait until files that were just renamed may be compressed, if nobody has them open."""
+    age = min((time.time() - path.stat().st_mtime for path in names), default=SETTLED_S)
+    time.sleep(min(max(SETTLED_S - age, 0.0), SETTLED_S))
+
+
+def pack_all(runs: Path, *, settled_s: float | None = None) -> Iterator[Packed | Rotated]:
+    """Compress the rotated files that nobody writes to; those that must wait are given as they are. Raises OSError."""
+    for log in logs_of(runs):
+        for each in rotated(log):
+            if not each.is_packed:
+                yield _pack(each, SETTLED_S if settled_s is None else settled_s) or each
+
+
+def remove_before(runs: Path, time: datetime) -> list[Path]:
+    """Remove what was rotated before this time, and note it, with where the runs' chains stood. Raises OSError."""
+    gone = []
+    with _alone(runs) as is_alone:
+        for log in logs_of(runs) if is_alone else ():
+            for each in rotated(log):
+                if each.is_packed and time_of(each.stamp) < time:
+                    FileList(runs).removed(each, with_ends=log.stem == "decisions")
+                    each.path.unlink()
+                    gone.append(each.path)
+        _sync(runs)
+    return gone
+
+
+def _pack(each: Rotated, settled_s: float) -> Packed | None:
+    """The file, compressed; None when somebody may still write to it. Raises OSError, and then it is as it was."""
+    path = each.path
+    target = path.with_name(f"{path.name}.gz")
+    draft = path.with_name(f".{target.name}")
+    try:
+        source = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        status = os.fstat(source)
+        if not stat.S_ISREG(status.st_mode) or time.time() - status.st_mtime < settled_s:
+            return None
+        try:
+            fcntl.flock(source, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return None
+        if status.st_size and os.pread(source, 1, status.st_size - 1) != b"\n":
+            os.write(source, TORN)
+        size = os.fstat(source).st_size
+        try:
+            packed_size = _write_draft(source, size, draft, status)
+            if os.fstat(source).st_size != size:
+                return None
+            draft.rename(target)
+        finally:
+            draft.unlink(missing_ok=True)
+        FileList(path.parent).packed(target.name, size)
+        _sync(path.parent)
+        path.unlink()
+        return Packed(target, size, packed_size)
+    finally:
+        os.close(source)
+
+
+def _write_draft(source: int, size: int, draft: Path, status: os.stat_result) -> int:
+    """Compress into a new file with the owner and mode of the old one, and read it back. The bytes of the new one."""
+    draft.unlink(missing_ok=True)
+    target = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        packed.pack(source, size, target)
+        os.fchmod(target, stat.S_IMODE(status.st_mode))
+        if os.fstat(target).st_uid != status.st_uid:
+            os.fchown(target, status.st_uid, status.st_gid)
+        os.fsync(target)
+        offset = 0
+        try:
+            for block in packed.blocks(target, packed.read_index(target)):
+                if os.pread(source, len(block), offset) != block:
+                    raise packed.Damaged("another text")
+                offset += len(block)
+        except packed.Damaged as exc:
+            raise OSError(f"{draft.name} is not what was written to it: {exc}") from exc
+        if offset != size:
+            raise OSError(f"{draft.name} is not what was written to it")
+        return os.fstat(target).st_size
+    finally:
+        os.close(target)
+
+
+@contextlib.contextmanager
+def _alone(runs: Path) -> Iterator[bool]:
+    """Whether nobody else rotates or removes in the block."""
+    handle = os.open(runs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_alone = True
+        except OSError:
+            is_alone = False
+        yield is_alone
+    finally:
+        os.close(handle)
+
+
+def _has_lines(log: Path) -> bool:
+    try:
+        status = os.stat(log, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size > 0
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def main(runs: Path) -> None:
+    """Compress what was rotated, as soon as it is settled."""
+    os.nice(NICE)
+    deadline = time.monotonic() + WAIT_S
+    with contextlib.suppress(OSError):
+        while any(isinstance(each, Rotated) for each in pack_all(runs)) and time.monotonic() < deadline:
+            time.sleep(SETTLED_S / 2)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

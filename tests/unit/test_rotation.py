@@ -1,0 +1,376 @@
+"""Logs are rotated while gateways write to them: nothing is lost, nothing is read twice, whatever dies in between."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from impyard.addon import log as addon_log
+from impyard.addon.decisions import verify
+from impyard.addon.judge import Decision, Verdict
+from impyard.addon.log import DecisionLog, OutcomeLog
+from impyard.addon.logmarks import TORN
+from impyard.addon.request import Request
+from impyard.runner.decisions import logread, packed, rotation, tend
+from impyard.runner.decisions.filelist import FileList
+from impyard.runner.decisions.logfiles import Log, Rotated, open_log, rotated, stamp_of
+
+REQUEST = Request("GET", "https", "a.test", 443, "/x")
+DENY = Decision(Verdict.DENY, "no-rule")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def log_of(runs: Path) -> Path:
+    return runs / "decisions.jsonl"
+
+
+def opened(runs: Path) -> Log:
+    found = open_log(log_of(runs))
+    assert found is not None
+    return found
+
+
+def lines_of(runs: Path) -> list[bytes]:
+    with opened(runs) as log:
+        return list(logread.raw_lines(log))
+
+
+def pack(runs: Path) -> list[packed.Index | object]:
+    return list(rotation.pack_all(runs, settled_s=0))
+
+
+def write(log: DecisionLog, count: int = 1) -> list[bytes]:
+    return [log.write(DENY, REQUEST, "sha256:ab").line for _ in range(count)]
+
+
+def filled(runs: Path, count: int = 1) -> list[bytes]:
+    """Lines of a gateway that has gone."""
+    log = DecisionLog(log_of(runs), "r")
+    lines = write(log, count)
+    log.close()
+    return lines
+
+
+PIECES = st.lists(
+    st.tuples(st.lists(st.sampled_from([b"", b"a", b"bc", b"0123456789"]), max_size=6), st.booleans()), max_size=5
+)
+
+
+@given(pieces=PIECES, block=st.integers(1, 9), unit=st.integers(1, 9), end=st.booleans())
+def test_all_files_read_as_one_text_from_either_end(
+    tmp_path_factory: pytest.TempPathFactory,
+    pieces: list[tuple[list[bytes], bool]],
+    block: int,
+    unit: int,
+    end: bool,
+) -> None:
+    runs = tmp_path_factory.mktemp("runs")
+    whole = b""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "BLOCK_BYTES", unit)
+        for number, (lines, is_packed) in enumerate(pieces):
+            data = b"".join(line + b"\n" for line in lines)
+            data = data if end or not number else data[:-1]
+            whole += data
+            log_of(runs).write_bytes(data)
+            if number < len(pieces) - 1:
+                whole += TORN if data and not data.endswith(b"\n") else b""
+                rotation.rotate(runs)
+                if is_packed:
+                    pack(runs)
+        if not pieces:
+            assert open_log(log_of(runs)) is None
+            return
+        patch.setattr(logread, "BLOCK_BYTES", block)
+        with opened(runs) as log:
+            assert log.size == len(whole)
+            assert log.pread(len(whole) + 9, 0) == whole
+            texts = [line for line in whole.split(b"\n") if line]
+            assert [line.text for line in logread.from_end(log)][::-1] == texts
+            assert [line.text for line in logread.forward(log)] == texts
+            assert b"".join(logread.raw_lines(log)) == whole
+            assert b"".join(piece for _, piece in logread.blocks(log, 0, log.size)) == whole
+            for offset in range(len(whole)):
+                assert log.pread(3, offset) == whole[offset : offset + 3]
+                path, at = log.place(offset)
+                text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes() + TORN
+                assert text[at : at + 1] == whole[offset : offset + 1]
+
+
+def test_a_packed_file_is_what_zcat_takes(runs: Path) -> None:
+    lines = filled(runs, 3000)
+    [plain] = rotation.rotate(runs)
+    pack(runs)
+    assert not plain.exists()
+    packed_path = plain.with_name(plain.name + ".gz")
+    assert packed_path.stat().st_size < sum(map(len, lines)) / 3
+    assert subprocess.run(["zcat", packed_path], check=True, capture_output=True).stdout == b"".join(lines)
+    assert lines_of(runs) == lines
+
+
+def test_a_gateway_goes_on_in_the_new_file_and_its_chain_runs_through(runs: Path) -> None:
+    one, two = DecisionLog(log_of(runs), "one"), DecisionLog(log_of(runs), "two")
+    lines = write(one, 2) + write(two, 2)
+    rotation.rotate(runs)
+    lines += write(two) + write(one)
+    pack(runs)
+    rotation.rotate(runs)
+    lines += write(one)
+    assert lines_of(runs) == lines
+    assert verify(lines_of(runs), receipts={"one": (one.seq, one.last_hash), "two": (two.seq, two.last_hash)}) == []
+    assert len(rotated(log_of(runs))) == 2
+
+
+def test_what_is_still_open_for_writing_is_not_compressed(runs: Path) -> None:
+    log = DecisionLog(log_of(runs), "r")
+    write(log)
+    [plain] = rotation.rotate(runs)
+    [waits] = pack(runs)
+    assert isinstance(waits, Rotated)
+    assert waits.path == plain
+    assert plain.exists()
+    write(log)  # it notices, and lets go
+    [done] = pack(runs)
+    assert isinstance(done, rotation.Packed)
+    assert [each.path for each in rotated(log_of(runs))] == [done.path]
+
+
+def test_a_file_that_is_renamed_and_locked_while_it_is_opened_is_not_written_to(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening and locking, it could be compressed and removed."""
+    log_of(runs).write_bytes(b"")
+    hold = addon_log._hold
+    renamed: list[Path] = []
+
+    def late(fd: int) -> bool:
+        if not renamed:
+            renamed.append(log_of(runs).rename(runs / "renamed"))
+            other = os.open(renamed[0], os.O_RDWR)
+            fcntl.flock(other, fcntl.LOCK_EX)
+        return hold(fd)
+
+    monkeypatch.setattr(addon_log, "_hold", late)
+    [line] = filled(runs)
+    assert log_of(runs).read_bytes() == line
+    assert renamed[0].read_bytes() == b""
+
+
+@pytest.mark.timeout(60)
+def test_no_line_is_lost_or_doubled_while_several_write_and_others_rotate(runs: Path) -> None:
+    logs = [DecisionLog(log_of(runs), f"run{number}") for number in range(4)]
+    outcomes = [OutcomeLog(runs / "outcomes.jsonl", log.run) for log in logs]
+    ended = threading.Event()
+    seen: list[int] = []
+    faults: list[Exception] = []
+
+    def guarded(act: Callable[[], None]) -> threading.Thread:
+        def run() -> None:
+            try:
+                act()
+            except Exception as exc:  # noqa: BLE001 - is looked at below
+                faults.append(exc)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def rotating() -> None:
+        while not ended.is_set():
+            rotation.rotate(runs)
+            pack(runs)
+            time.sleep(0.002)
+
+    def reading() -> None:
+        while not ended.is_set():
+            seen.append(len(lines_of(runs)) if open_log(log_of(runs)) else 0)
+            time.sleep(0.005)
+
+    def writing(log: DecisionLog, came: OutcomeLog) -> Callable[[], None]:
+        def act() -> None:
+            for _ in range(400):
+                id = log.write(DENY, REQUEST, "").id
+                came.write(id, 200, 1, 1, 1.0, None)
+
+        return act
+
+    others = [guarded(rotating), guarded(reading)]
+    for thread in [guarded(writing(*each)) for each in zip(logs, outcomes, strict=True)]:
+        thread.join()
+    ended.set()
+    for thread in others:
+        thread.join()
+    assert faults == []
+    assert verify(lines_of(runs), receipts={log.run: (log.seq, log.last_hash) for log in logs}) == []
+    assert len(lines_of(runs)) == 1600
+    assert sorted(seen) == seen, "a reader saw fewer lines than before"
+    assert [log.lost for log in outcomes] == [0, 0, 0, 0]
+    with open_log(runs / "outcomes.jsonl") or pytest.fail("no outcomes") as log:
+        assert len(list(logread.raw_lines(log))) == 1600
+
+
+class Died(BaseException):
+    """The process that compresses was killed."""
+
+
+@pytest.mark.parametrize("where", ["_write_draft", "rename", "_sync", "unlink", "packed"])
+@pytest.mark.parametrize("is_after", [False, True])
+def test_wherever_compressing_is_killed_each_line_is_there_once(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, where: str, is_after: bool
+) -> None:
+    lines = filled(runs, 50)
+    rotation.rotate(runs)
+    owner = {"rename": Path, "unlink": Path, "packed": FileList}.get(where, rotation)
+    real = getattr(owner, where)
+
+    def dies(*args: object, **more: object) -> object:
+        if where == "unlink" and str(args[0]).endswith(".gz"):
+            return real(*args, **more)  # the draft that is taken away
+        if is_after:
+            real(*args, **more)
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, where, dies)
+        with pytest.raises(Died):
+            pack(runs)
+    assert lines_of(runs) == lines
+    pack(runs)
+    assert lines_of(runs) == lines
+    assert [each.path.suffix for each in rotated(log_of(runs))] == [".gz"]
+    assert sorted(path.name for path in runs.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_full_disk_leaves_the_plain_file(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = filled(runs, 50)
+    rotation.rotate(runs)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(packed, "_write", full)
+    with pytest.raises(OSError, match="No space"):
+        pack(runs)
+    assert lines_of(runs) == lines
+    assert [path.name for path in runs.iterdir()] == [rotated(log_of(runs))[0].path.name]
+
+
+def test_a_copy_that_reads_back_as_another_text_is_not_taken(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = filled(runs, 50)
+    rotation.rotate(runs)
+    monkeypatch.setattr(packed, "_exactly", lambda _fd, length, _offset: b"x" * length)
+    with pytest.raises(OSError, match="not what was written"):
+        pack(runs)
+    assert lines_of(runs) == lines
+
+
+def test_half_a_line_before_a_rotation_does_not_read_as_a_decision(runs: Path) -> None:
+    """It lacks only its newline: its request was denied."""
+    log = DecisionLog(log_of(runs), "r")
+    [line] = write(log)
+    log_of(runs).write_bytes(line[:-1])
+    rotation.rotate(runs)
+    after = write(log)
+    expected = [line[:-1] + TORN, *after]
+    assert lines_of(runs) == expected
+    pack(runs)
+    assert lines_of(runs) == expected
+
+
+def test_names_follow_each_other_when_the_clock_is_set_back(runs: Path) -> None:
+    log = DecisionLog(log_of(runs), "r")
+    ahead = stamp_of(datetime.now(UTC) + timedelta(hours=3))
+    lines = write(log)
+    log_of(runs).rename(runs / f"decisions-{ahead}.jsonl")
+    for _ in range(3):
+        lines += write(log)
+        rotation.rotate(runs)
+    assert lines_of(runs) == lines
+    assert next(each.stamp for each in rotated(log_of(runs))) == ahead
+
+
+def test_an_empty_log_is_not_rotated_and_a_link_or_pipe_neither(runs: Path) -> None:
+    assert rotation.rotate(runs) == []
+    log_of(runs).touch()
+    assert rotation.rotate(runs) == []
+    log_of(runs).unlink()
+    os.mkfifo(log_of(runs))
+    (runs / "outcomes.jsonl").symlink_to("/etc/hostname")
+    assert rotation.rotate(runs) == []
+
+
+def test_only_one_rotates_at_a_time(runs: Path) -> None:
+    filled(runs)
+    handle = os.open(runs, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert rotation.rotate(runs) == []
+    finally:
+        os.close(handle)
+    assert len(rotation.rotate(runs)) == 1
+
+
+def test_following_goes_on_over_a_rotation_and_sees_what_came_late_to_the_old_file(runs: Path) -> None:
+    log = log_of(runs)
+    log.write_bytes(b"one\n")
+    tail = logread.Tail(log, 0)
+    assert [line.text for line in tail.lines()] == [b"one"]
+    with log.open("ab") as late:
+        rotation.rotate(runs)
+        assert list(tail.lines()) == []
+        log.write_bytes(b"three\n")
+        assert [line.text for line in tail.lines()] == [b"three"]
+        late.write(b"two\n")
+    assert [line.text for line in tail.lines()] == [b"two"]
+    with log.open("ab") as file:
+        file.write(b"four\n")
+    assert [line.text for line in tail.lines()] == [b"four"]
+    tail.close()
+
+
+def test_it_is_due_by_size_or_by_age(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.now(UTC)
+    assert not tend.is_due(runs, now)
+    filled(runs, 100)
+    size = log_of(runs).stat().st_size
+    monkeypatch.setattr(tend, "SMALL_BYTES", size)
+    assert not tend.is_due(runs, now)
+    assert tend.is_due(runs, now + timedelta(days=31))
+    monkeypatch.setattr(tend, "SMALL_BYTES", size + 1)
+    assert not tend.is_due(runs, now + timedelta(days=31))
+    monkeypatch.setattr(tend, "SMALL_BYTES", 0)
+    monkeypatch.setattr(tend, "LARGE_BYTES", size)
+    assert tend.is_due(runs, now)
+
+
+@pytest.mark.timeout(60)
+def test_a_due_log_is_rotated_at_once_and_compressed_by_a_process_that_ends(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = DecisionLog(log_of(runs), "r")
+    lines = write(log, 100)
+    log.close()
+    for name in ("SMALL_BYTES", "LARGE_BYTES"):
+        monkeypatch.setattr(tend, name, 1)
+    tend.tend(runs)
+    assert not log_of(runs).exists()
+    deadline = time.monotonic() + 45
+    while not rotated(log_of(runs))[0].is_packed and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert rotated(log_of(runs))[0].is_packed
+    assert lines_of(runs) == lines

@@ -1,0 +1,253 @@
+"""What people see of decisions in rotated files, and what the check says of such files that were tampered with."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from impyard.runner import cli, tally
+from impyard.runner.decisions import packed, rotation
+from impyard.runner.decisions.logfiles import rotated, stamp_of
+from tests.support.recorded import ALLOW, UNLISTED, Recorded, request
+
+FIRST, SECOND = "20260101-000000-aaaa", "20260102-000000-bbbb"
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setattr(rotation, "SETTLED_S", 0.0)
+
+    def run(*args: str) -> Result:
+        return Result(cli.main(["decisions", "--project", str(tmp_path), *args]), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Two compressed files and the one of now; of two runs, both in all of them. Of the first, each answer is in the
+    file behind that of its decision."""
+    runs = [Recorded(tmp_path, FIRST), Recorded(tmp_path, SECOND)]
+    ids: list[str] = []
+    for number in range(3):
+        for id in ids:
+            runs[0].outcomes.write(id, 200, 10, 20, 1.0, None)
+        ids = [runs[0].log.write(ALLOW, request(path=f"/{number}/{n}"), "").id for n in range(30)]
+        for n in range(30):
+            runs[1].decide(UNLISTED, request(host="evil.test", path=f"/{number}/{n}"))
+        if number < 2:
+            rotation.rotate(tmp_path / "runs")
+    for run in runs:
+        run.log.close()
+        run.outcomes.close()
+        run.end()
+        document = json.loads(run.paths.receipt.read_text())
+        document |= {"ended": "2026-01-03T00:00:00.000Z"}
+        document["decisions"] = {"seq": run.log.seq, "last": run.log.last_hash}
+        run.paths.receipt.write_text(json.dumps(document))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "BLOCK_BYTES", 4096)
+        list(rotation.pack_all(tmp_path / "runs", settled_s=0))
+    return [each.path for each in rotated(tmp_path / "runs" / "decisions.jsonl")]
+
+
+def test_every_view_goes_through_all_files(files: list[Path], call: Callable[..., Result], tmp_path: Path) -> None:
+    everything = call("-n", "all", "--all").out.splitlines()
+    assert len(everything) == 180
+    assert [line.split("\t")[-1] for line in everything if "a.test" in line] == ["200"] * 60 + ["-"] * 30
+    assert len(call("-n", "100").out.splitlines()) == 100
+    assert len(call("--run", FIRST, "-n", "500").out.splitlines()) == 90
+    assert len(call("--denied", "-n", "500").out.splitlines()) == 90
+    assert len(call("--json", "-n", "all").out.splitlines()) == 180
+    assert len(call("--csv").out.splitlines()) == 181
+    summed = {line["host"]: line for line in map(json.loads, call("--summary", "--json").out.splitlines())}
+    assert (summed["a.test"]["allowed"], summed["a.test"]["bytes_down"]) == (90, 60 * 20)
+    assert summed["evil.test"]["denied"] == 90
+    assert "200" in call("aaaa.3").out
+    assert "unlisted-host" in call(f"{SECOND}.3").out
+    assert (call("--verify").status, call("--verify", "--run", FIRST).status) == (0, 0)
+    found = tally.tally(tmp_path / "runs" / "decisions.jsonl", SECOND)
+    assert (found.allowed, found.denied, found.seq) == (0, 90, 90)
+
+
+def test_the_times_in_names_spare_reading_and_hide_nothing(files: list[Path], call: Callable[..., Result]) -> None:
+    now = datetime.now(UTC)
+    for path, days in zip(files, (90, 30), strict=True):
+        path.rename(path.with_name(f"decisions-{stamp_of(now - timedelta(days=days))}.jsonl.gz"))
+    # The lines are of today, whatever the names say: a day of slack is all that is given.
+    assert len(call("--since", "1h", "-n", "500").out.splitlines()) == 60
+    assert len(call("--since", "60d", "-n", "500").out.splitlines()) == 120
+    assert len(call("-n", "500").out.splitlines()) == 180
+
+
+def edited(path: Path) -> None:
+    text = re.sub(rb'"path":"/(.)/7"', rb'"path":"/\1/x"', gzip.decompress(path.read_bytes()), count=1)
+    plain = path.with_suffix("")
+    plain.write_bytes(text)
+    path.unlink()
+    os.utime(plain, (0, 0))
+
+
+def bit_flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 4
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def begun_later(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[40:])
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def renamed(path: Path) -> None:
+    path.rename(path.with_name(path.name.replace("decisions-2", "decisions-1")))
+
+
+def exchanged(path: Path) -> None:
+    other = next(each for each in sorted(path.parent.glob("decisions-*.gz"))[::-1] if each != path)
+    path.rename(path.with_name("x"))
+    other.rename(path)
+    path.with_name("x").rename(other)
+
+
+def a_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(os.urandom(5000))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def a_bomb(path: Path) -> None:
+    """Says that it holds what it held; its first block becomes 64 MiB."""
+    with path.open("rb") as file:
+        index = packed.read_index(file.fileno())
+    squeezed = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    bomb = b"".join(squeezed.compress(bytes(1 << 20)) for _ in range(64)) + squeezed.flush()
+    rest = path.read_bytes()[index.starts[1] : index.starts[-1]]
+    sizes = [end - start for start, end in zip(index.starts, index.starts[1:], strict=False)]
+    sizes[0] = len(bomb)
+    table = packed._member(packed._INDEX, struct.pack(f"<{len(sizes)}I", *sizes))
+    tail = packed._TAIL.pack(index.block_bytes, index.size, len(sizes), len(table))
+    path.write_bytes(bomb + rest + table + packed._member(packed._END, tail))
+
+
+def an_endless_index(path: Path) -> None:
+    tail = packed._TAIL.pack(16 << 20, (16 << 20) * 16_000, 16_000, (1 << 32) - 1)
+    path.write_bytes(path.read_bytes() + packed._member(packed._END, tail))
+
+
+TAMPERED: list[tuple[Callable[[Path], None], str]] = [
+    (edited, "edited: the lines around it do not agree with it"),
+    (bit_flipped, "was changed"),
+    (cut, "its end is missing"),
+    (begun_later, "parts of it are missing"),
+    (removed, "it is missing"),
+    (renamed, "it is missing"),
+    (exchanged, "out of order"),
+    (a_link, "it is a link"),
+    (a_pipe, "not an ordinary file"),
+    (a_folder, "not an ordinary file"),
+    (garbage, "its end is missing"),
+    (empty, "its end is missing"),
+    (a_bomb, "was changed"),
+    (an_endless_index, "its index was changed"),
+]
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(("tamper", "what"), TAMPERED, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize("which", [0, 1])
+def test_tampering_with_a_rotated_file_is_named_and_the_rest_is_still_read(
+    files: list[Path], call: Callable[..., Result], tamper: Callable[[Path], None], what: str, which: int
+) -> None:
+    assert call("--verify").status == 0
+    tamper(files[which])
+    result = call("--verify", "--json")
+    faults: list[dict[str, Any]] = json.loads(result.out)["faults"]
+    assert result.status == 1
+    assert any(what in fault["what"] for fault in faults), faults
+    if what.startswith(("edited", "out of order")):
+        assert all(fault["line"] > 0 for fault in faults if what in fault["what"])
+    assert result.err.startswith("error: ")
+    shown = call("-n", "500")
+    assert shown.status == 0
+    assert len(shown.out.splitlines()) >= (180 if what.startswith(("edited", "out of order")) else 110)
+    assert call("--summary").status == 0
+
+
+def test_a_fault_is_named_by_file_line_and_byte(files: list[Path], call: Callable[..., Result]) -> None:
+    edited(files[0])
+    text = files[0].with_suffix("").read_bytes()
+    line = text[: text.index(b"/0/x")].count(b"\n") + 1
+    byte = text.rindex(b"\n", 0, text.index(b"/0/x")) + 1
+    error = call("--verify").err
+    assert f"{files[0].with_suffix('').name}:{line}: edited" in error.replace("\n ", "")
+    assert f"(byte {byte})" in error.replace("\n ", "")
+
+
+def test_old_files_are_removed_so_that_the_check_still_holds(
+    files: list[Path], call: Callable[..., Result], tmp_path: Path
+) -> None:
+    before = call("--verify")
+    assert "ok: 180 lines" in before.out
+    result = call("rotate", "--if-due", "--keep", "now")
+    assert result.status == 0, result.err
+    assert not any(path.exists() for path in files)
+    after = call("--verify")
+    assert (after.status, "ok: 60 lines" in after.out) == (0, True), after
+    assert "note: 120 older lines in 2 files" in after.err.replace("\n  ", " ")
+    assert "90 older" not in call("--verify", "--run", FIRST).out
+    assert call("--verify", "--run", FIRST).status == 0
+    # What comes after is still checked against what went.
+    log = tmp_path / "runs" / "decisions.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[1:]))
+    assert "1 line(s) of run" in call("--verify").err.replace("\n  ", " ")
+
+
+def test_the_command_rotates_and_says_what_it_did(files: list[Path], call: Callable[..., Result]) -> None:
+    result = call("rotate")
+    assert result.status == 0
+    assert "decisions-" in result.out and " in " in result.out
+    assert "nothing to rotate: the log is empty" in call("rotate").out
+    assert len(call("-n", "500").out.splitlines()) == 180
+    assert call("--verify").status == 0
