@@ -164,6 +164,8 @@ def follow(vault: Vault, name: str, environ: Mapping[str, str]) -> Change | None
         return Change(name, f"the stored credential {name} is used, as its source cannot be read: {exc.message}", False)
     if found is None or fresh is None:
         return None
+    if stored is not None and _merged(stored, fresh) == stored:
+        return None  # a run that changes nothing does not wait for the lock, for which many may stand in line
     was = take(vault, fresh)
     if was is None or was.is_same:
         return None

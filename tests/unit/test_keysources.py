@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from impyard.addon.errors import ImpyardError
+from impyard.addon.vault import store
 from impyard.addon.vault.credential import Credential, Failure, TokenEndpoint
 from impyard.addon.vault.store import Vault
 from impyard.runner.demo import account_key
@@ -306,6 +307,17 @@ def test_a_removed_one_does_not_come_back_by_itself(environ: dict[str, str], vau
     assert vault.read().credentials == {}
     assert take(vault, got(environ, "openai", vault), by_name=True)
     assert vault.read().credentials["openai"].key == "sk-1"
+
+
+def test_a_run_that_brings_nothing_new_does_not_wait_for_another(
+    environ: dict[str, str], vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LOCK_LIMIT_S", 0.1)
+    follow(vault, "openai", {**environ, "OPENAI_API_KEY": "sk-1"})
+    with vault._changing():
+        assert follow(vault, "openai", {**environ, "OPENAI_API_KEY": "sk-1"}) is None
+        with pytest.raises(ImpyardError, match="the vault is in use"):  # the control
+            follow(vault, "openai", {**environ, "OPENAI_API_KEY": "sk-2"})
 
 
 def test_a_name_without_a_source_is_nothing_to_follow(environ: dict[str, str], vault: Vault) -> None:
