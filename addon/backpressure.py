@@ -12,15 +12,31 @@ import select
 import time
 from collections.abc import Callable
 
+from mitmproxy.connection import Connection
+
 from impyard.addon.limits import DEFAULTS
 
 _LOOK_S = 0.25
 # How much is read at once: at first, at most, and at least where it turns out to cost much. In CPU seconds of one read:
 # what is much, and what is little.
-_FIRST_READ, _MOST_READ, _LEAST_READ = 2048, 65536, 128
+_FIRST_READ, _MOST_READ, _LEAST_READ = 2048, 256 * 1024, 128
+# The most of what may change from large to tiny frames in the middle: one read of those takes four times as long.
+_MOST_OF_FRAMES = 64 * 1024
 _COSTLY_S, _CHEAP_S = 0.005, 0.002
 # How long the lane rests after a costly read, by what that took: a third of the loop's time is left to all of them.
 _REST = 2
+# A piece that passes is held in several forms at once, all together some 2 MiB.
+_FREED = 2 * 1024 * 1024
+
+
+def keep_what_is_freed() -> None:
+    """Have the C library keep up to twice `_FREED` of unused memory, instead of asking the kernel again and again.
+
+    glibc takes the size of a large block that is freed for what is needed time and again (mallopt(3), "dynamic mmap
+    threshold"); a block that is not written to costs nothing. Without this a fast transfer gives its memory back with
+    each piece, and takes a third longer. Elsewhere it does nothing.
+    """
+    bytes(_FREED)
 
 
 class Gate:
@@ -32,6 +48,7 @@ class Gate:
     def __init__(self, limit: int = DEFAULTS.waiting_bytes) -> None:
         self._limit = limit
         self._waiting = 0
+        self.most_read = _MOST_READ  # of whom it holds back, at once
         self.messages = 0
         self._open = asyncio.Event()
         self._open.set()
@@ -98,6 +115,14 @@ def _has_left(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
+def note_frames(client: Connection, origin: Connection | None = None) -> None:
+    """Say that frames come from a client, or from an origin, each of which costs: less is read at once."""
+    gates = getattr(client, "gates", None)
+    gate = vars(origin).get("gate") if origin is not None else gates.uploads if gates is not None else None
+    if gate is not None:
+        gate.most_read = _MOST_OF_FRAMES
+
+
 class GatedReader:
     """A stream reader that waits at a gate before each read, and reads the less the more its bytes cost."""
 
@@ -122,7 +147,9 @@ class GatedReader:
         self.listens = False  # whether it is the other side that is waited for
 
     async def read(self, count: int) -> bytes:
-        """At most `count` bytes, b"" at the end. `done` is called when they have been worked on.
+        """Some bytes, b"" at the end. `done` is called when they have been worked on.
+
+        count: what the core asks for; it takes as much as it gets, and large pieces cost less.
 
         Raises ConnectionResetError when the other side leaves while the gate is closed: nobody wants what waits.
         """
@@ -135,7 +162,8 @@ class GatedReader:
                 raise ConnectionResetError
         self.listens = True
         try:
-            data = await self._reader.read(min(count, self._size))
+            self._size = min(self._size, self._gate.most_read)
+            data = await self._reader.read(self._size)
         except OSError:
             self._gone()  # reset: whoever left did so with something unread
             raise
@@ -157,7 +185,7 @@ class GatedReader:
             self._is_costly = took > _COSTLY_S * max(1, self._gate.messages - self._messages)
             self._size = max(_LEAST_READ, self._size // 4)
         elif took < _CHEAP_S and self._was_full:  # of a few bytes nothing is learned about many
-            self._size = min(_MOST_READ, self._size * 2)
+            self._size = min(self._gate.most_read, self._size * 2)
             self._is_costly = self._is_costly and self._size < _FIRST_READ
         self.leave(took)
 

@@ -27,6 +27,7 @@ from mitmproxy.proxy.layers.http._http2 import Http2Server
 
 from impyard.addon import answers
 from impyard.addon.answers import Answer
+from impyard.addon.backpressure import note_frames
 from impyard.addon.bodies import joined
 from impyard.addon.clocks import owes
 from impyard.addon.destination import Refusal, RefusedHook
@@ -167,6 +168,7 @@ class JudgedHttp2Server(Http2Server):
         super().__init__(context)
         self.h2_conn: BoundedH2 = BoundedH2(self.h2_conf, limits_of(self.conn))
         self._unwanted = 0
+        note_frames(self.conn)
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         answer = error_answer(self.context, event) if isinstance(event, ResponseProtocolError) else None

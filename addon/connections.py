@@ -13,7 +13,7 @@ from mitmproxy.proxy.layers.http import (
     RegisterHttpConnection,
 )
 
-from impyard.addon import originends, proxytunnel
+from impyard.addon import originends, proxytunnel, tlsbytes
 from impyard.addon.destination import (
     Attempt,
     Destination,
@@ -31,6 +31,7 @@ from impyard.addon.destination import (
 from impyard.addon.dialing import why_ended
 
 originends.install()
+tlsbytes.install()
 proxytunnel.install()
 
 

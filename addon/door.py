@@ -31,7 +31,7 @@ from mitmproxy.proxy.layers.http._hooks import (
     HttpResponseHook,
 )
 
-from impyard.addon import answers
+from impyard.addon import answers, backpressure
 from impyard.addon.backpressure import Gate, GatedReader, Gates, Lane
 from impyard.addon.clocks import Owed
 from impyard.addon.destination import Attempt, attempt_of
@@ -275,6 +275,7 @@ class Door:
     """Accepts connections until closed. `life` sockets are held open and never spoken to: their end is the news."""
 
     def __init__(self, options: moptions.Options, run: str, handlers: Handlers, limits: Limits = DEFAULTS) -> None:
+        backpressure.keep_what_is_freed()
         self._limits = limits
         self.make_room: Callable[[], None] = lambda: None  # ends a connection to an origin that nobody uses
         self._dialer = Dialer(limits, lambda: self.make_room())

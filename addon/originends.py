@@ -26,6 +26,7 @@ from mitmproxy.proxy.layers.http._events import (
 from mitmproxy.proxy.layers.http._http1 import Http1Client
 from mitmproxy.proxy.layers.http._http2 import Http2Client
 
+from impyard.addon.backpressure import note_frames
 from impyard.addon.bodies import ChunkedBody, joined
 from impyard.addon.destination import carrier, note_idle
 from impyard.addon.frames import in_one_piece
@@ -134,6 +135,7 @@ class JudgedHttp2Client(Http2Client):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._refused: set[int] = set()  # streams of the box
+        note_frames(context.client, carrier(self.conn))
         receive = self.h2_conn.receive_data
         vars(self.h2_conn)["receive_data"] = lambda data: in_one_piece(receive(data))
 

@@ -26,6 +26,7 @@ from impyard.addon.clocks import owes
 from impyard.addon.destination import destination_of
 from impyard.addon.errors import ImpyardError
 from impyard.addon.limits import limits_of
+from impyard.addon.tlsbytes import InFewPieces
 from impyard.certs.authority import Authority, system_bundle
 
 # TLS 1.2 suites with forward secrecy and an AEAD; TLS 1.3 chooses by itself. The first three are what HTTP/2 needs.
@@ -44,7 +45,7 @@ _NAMES_KEPT = 100
 _NO_PARTIAL_WILDCARDS, _NEVER_CHECK_SUBJECT = 0x4, 0x20
 
 
-class BoundedClientTls(ClientTLSLayer):
+class BoundedClientTls(InFewPieces, ClientTLSLayer):
     """TLS towards the box, whose hello must come to an end."""
 
     def receive_handshake_data(self, data: bytes) -> CommandGenerator[tuple[bool, str | None]]:

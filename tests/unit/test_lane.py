@@ -17,7 +17,7 @@ async def _waits_for_the_lane(messages: int, cpu_s: float) -> bool:
     with here, there:
         stream, gate, lane = asyncio.StreamReader(), Gate(), Lane()
         reader = GatedReader(stream, gate, lane, here.fileno(), lambda: None)
-        stream.feed_data(b"x" * 300)
+        stream.feed_data(b"x" * 100)
         await reader.read(100)
         gate.messages += messages
         end = time.thread_time() + cpu_s
@@ -25,6 +25,7 @@ async def _waits_for_the_lane(messages: int, cpu_s: float) -> bool:
             pass
         reader.done()
         await lane.enter()  # somebody else is in there
+        stream.feed_data(b"x" * 100)
         try:
             await asyncio.wait_for(reader.read(100), 0.2)
         except TimeoutError:

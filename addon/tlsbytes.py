@@ -1,0 +1,84 @@
+"""Bytes through TLS, on both sides of the gateway: what is there in as few pieces as that takes.
+
+mitmproxy's layer cuts what it sends at 64 KiB, and each piece passes all layers below it, which costs more than the
+encryption. It must not know what the bytes are.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from mitmproxy.connection import ConnectionState
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.layer import CommandGenerator
+from mitmproxy.proxy.layers import tls as tls_layers
+from mitmproxy.proxy.layers.tls import ServerTLSLayer, TLSLayer
+from OpenSSL import SSL
+
+# So much at a time goes into OpenSSL's buffers, which keep the largest size that they ever had.
+_SLICE = 64 * 1024
+_RECORD = 16 * 1024  # what one record holds at most (RFC 8446, 5.1)
+# What a slice becomes, with room for the overhead of its records and for messages of TLS itself.
+_SEALED = _SLICE + 8 * 1024
+
+
+class InFewPieces(TLSLayer):
+    """TLS whose readers and writers get all that there is at once."""
+
+    def tls_interact(self) -> CommandGenerator[None]:
+        if data := b"".join(self._sealed()):
+            yield commands.SendData(self.conn, data)
+
+    def _sealed(self) -> list[bytes]:
+        """What OpenSSL has for the other side."""
+        pieces = []
+        try:
+            while True:
+                pieces.append(self.tls.bio_read(_SEALED))
+                if len(pieces[-1]) < _SEALED:
+                    break
+        except SSL.WantReadError:
+            pass
+        return pieces
+
+    def send_data(self, data: bytes) -> CommandGenerator[None]:
+        whole, pieces = memoryview(data), []
+        try:
+            for at in range(0, len(data), _SLICE):
+                self.tls.sendall(whole[at : at + _SLICE])
+                pieces += self._sealed()
+        except (SSL.ZeroReturnError, SSL.SysCallError):
+            pieces += self._sealed()  # the other side has ended; the core drops the rest, too
+        if sealed := b"".join(pieces):
+            yield commands.SendData(self.conn, sealed)
+
+    def receive_data(self, data: bytes) -> CommandGenerator[None]:
+        whole, pieces, closed = memoryview(data), [], False
+        for at in range(0, max(len(data), 1), _SLICE):
+            if data:
+                self.tls.bio_write(whole[at : at + _SLICE])
+            try:
+                while True:
+                    pieces.append(self.tls.recv(_RECORD))
+            except SSL.WantReadError:
+                continue
+            except SSL.ZeroReturnError:
+                closed = True
+            except SSL.Error as exc:
+                yield commands.Log(f"TLS Error: {exc}", logging.WARNING)
+            break
+        yield from self.tls_interact()
+        if pieces:
+            yield from self.event_to_child(events.DataReceived(self.conn, b"".join(pieces)))
+        if closed:
+            self.conn.state &= ~ConnectionState.CAN_READ
+            yield from self.event_to_child(events.ConnectionClosed(self.conn))
+
+
+class OriginTls(InFewPieces, ServerTLSLayer):
+    """TLS towards an origin."""
+
+
+def install() -> None:
+    """Have the core use it towards origins."""
+    vars(tls_layers)["ServerTLSLayer"] = OriginTls
