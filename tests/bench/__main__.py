@@ -19,6 +19,7 @@ from tests.bench import (
     http2,
     kept_connections,
     keys,
+    logs,
     many_rules,
     many_runs,
     new_connections,
@@ -46,6 +47,7 @@ MEASURES: dict[str, tuple[Callable[[Plan], Iterator[Row]], str]] = {
     "pip": (real_work.pip, "pip download of 40 packages in a box"),
     "git": (real_work.git, "git clone and push of 100 MB in a box"),
     "curl": (real_work.curl, "200 calls by curl in a box"),
+    "logs": (logs.measure, "appends, first pages, summary and check of a long log, beside a short one"),
     "help": (help_time.measure, "how long impyard --help takes"),
 }
 
@@ -67,6 +69,7 @@ def main() -> int:
     parser.add_argument("--body", type=int, default=defaults.body_mib, metavar="MIB", help="a big body (%(default)s)")
     numbers = ",".join(map(str, defaults.at_once))
     parser.add_argument("--at-once", type=_numbers, default=numbers, metavar="N,N", help="runs at once (%(default)s)")
+    parser.add_argument("--decisions", type=int, default=defaults.decisions, help="in a long log (%(default)s)")
     after = parser.add_mutually_exclusive_group()
     after.add_argument("--check", action="store_true", help="fail when a stored ratio was lost")
     after.add_argument("--store", action="store_true", help="store the ratios in place of those before")
@@ -74,7 +77,13 @@ def main() -> int:
     unknown = [name for name in arguments.names if name not in MEASURES]
     if unknown:
         parser.error(f"no such measure: {', '.join(unknown)} (there are {', '.join(MEASURES)})")
-    plan = Plan(rounds=arguments.rounds, seconds=arguments.seconds, body_mib=arguments.body, at_once=arguments.at_once)
+    plan = Plan(
+        rounds=arguments.rounds,
+        seconds=arguments.seconds,
+        body_mib=arguments.body,
+        at_once=arguments.at_once,
+        decisions=arguments.decisions,
+    )
     before = stored() if arguments.check else {}
     rows: list[Row] = []
     failed: list[str] = []

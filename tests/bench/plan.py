@@ -10,6 +10,7 @@ class Plan:
     """rounds: of each comparison. seconds: of each load. connections: which numbers of them. body_mib: of a big body.
 
     rules: how many of them are many. commands: how often a command is started. at_once: which numbers of runs.
+    decisions: how many of them a long log has.
     """
 
     rounds: int = 11
@@ -19,3 +20,4 @@ class Plan:
     rules: int = 10_000
     commands: int = 10
     at_once: tuple[int, ...] = (1, 4, 16, 64)
+    decisions: int = 1_000_000

@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.bench import big_bodies, first_event, help_time, http2, kept_connections, keys, many_rules, new_connections
+from tests.bench import (
+    big_bodies,
+    first_event,
+    help_time,
+    http2,
+    kept_connections,
+    keys,
+    logs,
+    many_rules,
+    new_connections,
+)
 from tests.bench.bed import Bed
 from tests.bench.plan import Plan
 from tests.bench.rounds import alternate, ratios
@@ -15,7 +25,7 @@ from tests.bench.table import Row, lines
 
 pytestmark = pytest.mark.gateway
 
-SHORT = Plan(rounds=1, seconds=0.2, connections=(2,), body_mib=4, rules=100, commands=1)
+SHORT = Plan(rounds=1, seconds=0.2, connections=(2,), body_mib=4, rules=100, commands=1, decisions=3000)
 
 
 @pytest.mark.parametrize(
@@ -28,9 +38,10 @@ SHORT = Plan(rounds=1, seconds=0.2, connections=(2,), body_mib=4, rules=100, com
         (big_bodies.measure, 6),
         (keys.measure, 2),
         (first_event.measure, 1),
+        (logs.measure, 5),
         (help_time.measure, 1),
     ],
-    ids=["kept", "new", "h2", "rules", "bodies", "keys", "event", "help"],
+    ids=["kept", "new", "h2", "rules", "bodies", "keys", "event", "logs", "help"],
 )
 def test_each_measure_yields_its_figures(measure: Callable[[Plan], Iterator[Row]], figures: int) -> None:
     rows = list(measure(SHORT))
