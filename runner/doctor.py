@@ -85,6 +85,7 @@ def examine(project: Path | None, *, thorough: bool = False) -> Iterator[Check]:
         ("credentials", _credentials),
         ("secrets", lambda: _secrets(project, thorough)),
         ("disk", lambda: _disk(project)),
+        ("logs", lambda: _logs(project)),
     ]
     for name, run in checks:
         try:
@@ -248,6 +249,16 @@ def _disk(project: Path | None) -> Iterator[Check]:
     from impyard.runner.project import find_root
 
     yield from _free(find_root(project), RUN_FREE_BYTES, "disk", command_line("runs", "prune", "--keep", "10"))
+
+
+def _logs(project: Path | None) -> Iterator[Check]:
+    from impyard.runner.decisions.rotation import files_of
+    from impyard.runner.project import find_root
+
+    runs = find_root(project) / "runs"
+    if files := files_of(runs):
+        size = sum(path.stat().st_size for path in files if path.exists())
+        yield Check("logs", "ok", f"{size_text(size)} in {counted(len(files), 'file')} in {runs}")
 
 
 def _free(path: Path, wanted: int, name: str, mend: str) -> Iterator[Check]:

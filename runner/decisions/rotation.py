@@ -43,6 +43,12 @@ def logs_of(runs: Path) -> tuple[Path, Path]:
     return runs / "outcomes.jsonl", runs / "decisions.jsonl"
 
 
+def files_of(runs: Path) -> list[Path]:
+    """All files of the logs: those that are written to and the rotated ones. Raises OSError."""
+    logs = [log for log in logs_of(runs) if log.exists()]
+    return [*logs, *(each.path for log in logs_of(runs) for each in rotated(log))]
+
+
 def rotate(runs: Path, *, only_due: bool = False) -> list[Path]:
     """Rename the logs, and return the new names; none when there is nothing to rotate, or somebody else is at it.
 

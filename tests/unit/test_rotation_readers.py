@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from impyard.runner import cli, tally
+from impyard.runner import cli, doctor, tally
 from impyard.runner.decisions import packed, rotation
 from impyard.runner.decisions.logfiles import rotated, stamp_of
+from impyard.runner.text import size_text
 from tests.support.recorded import ALLOW, UNLISTED, Recorded, request
 
 FIRST, SECOND = "20260101-000000-aaaa", "20260102-000000-bbbb"
@@ -251,3 +252,10 @@ def test_the_command_rotates_and_says_what_it_did(files: list[Path], call: Calla
     assert "nothing to rotate: the log is empty" in call("rotate").out
     assert len(call("-n", "500").out.splitlines()) == 180
     assert call("--verify").status == 0
+
+
+def test_doctor_says_how_large_the_logs_are(files: list[Path], tmp_path: Path) -> None:
+    size = sum(path.stat().st_size for path in (tmp_path / "runs").glob("*.jsonl*") if path.name != "rotated.jsonl")
+    [check] = doctor._logs(tmp_path)
+    assert check.found == f"{size_text(size)} in 5 files in {tmp_path / 'runs'}"
+    assert list(doctor._logs(tmp_path / "policies")) == []
