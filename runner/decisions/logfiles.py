@@ -27,6 +27,7 @@ _STAMP_FORM = "%Y%m%dT%H%M%S.%f"
 # A file holds what was written until its name's time. Clocks are set: by that much, the times in it may be beyond.
 SLACK = timedelta(days=1)
 _KEPT_OPEN, _KEPT_BLOCKS = 8, 4
+_LONG = 400  # blocks of a megabyte
 _LOOKS = 20  # at a folder in which files are being rotated
 DAMAGE = b"\0"  # stands for each byte that cannot be read
 
@@ -104,6 +105,8 @@ class Log:
             base += (part.size or 0) + len(part.torn)
         self._open: OrderedDict[int, int] = OrderedDict()  # descriptors of rotated files, by the part's number
         self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._unpacked_blocks = 0
+        self.on_long: Callable[[], None] | None = None  # is called once, when reading has taken about a second
 
     def __enter__(self) -> Self:
         return self
@@ -195,11 +198,16 @@ class Log:
 
     def _unpacked(self, part: _Part, index: packed.Index, block: int, descriptor: int | None) -> bytes:
         """A block of a packed file; one that cannot be read is damage from its first byte to its last."""
+        self._unpacked_blocks += 1
+        if self._unpacked_blocks == _LONG and self.on_long is not None:
+            self.on_long()
         if descriptor is not None:
             try:
                 return packed.read_block(descriptor, index, block)
             except packed.Damaged as exc:
                 self._say(part.path, str(exc))
+            except OSError as exc:
+                self._say(part.path, f"it cannot be read: {(exc.strerror or str(exc)).lower()}")
         return DAMAGE * min(index.block_bytes, index.size - block * index.block_bytes)
 
     def _descriptor(self, number: int) -> int | None:
@@ -240,7 +248,8 @@ def open_log(path: Path, *, since: str | None = None, until: str | None = None, 
         for _ in range(_LOOKS):
             faults.clear()
             live = _open_live(path)
-            wanted = _of_times(rotated(path), since, until)
+            every = rotated(path)
+            wanted = _of_times(every, since, until)
             parts = [_rotated_part(each, lambda *fault: faults.append(fault)) for each in wanted]
             if live is None:
                 live_part = None
@@ -264,7 +273,7 @@ def open_log(path: Path, *, since: str | None = None, until: str | None = None, 
     usable = [part for part in parts if part is not None and (live_part is None or part.identity != live_part.identity)]
     if live_part is not None:
         usable.append(live_part)
-    if not usable and not wanted:
+    if not usable and not every:
         return None
     return Log(path, usable, live, say)
 

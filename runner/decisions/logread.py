@@ -145,9 +145,11 @@ def follow(
     """Each line that is appended to the file `path` beyond byte `start`, as soon as it is whole. Never ends by itself.
 
     A log that does not exist yet is waited for; one that is replaced or cut is read from its new beginning. With `log`,
-    which may be closed then, `start` is a byte of all its files, and what of them was read in the meantime is none.
+    which is closed, `start` is a byte of all its files.
     """
     tail = Tail(path, start, log)
+    if log is not None:
+        log.close()  # it holds files that may be removed meanwhile
     try:
         while True:
             yield from tail.lines()

@@ -37,6 +37,7 @@ def show(log: Path, selection: Selection, *, count: int, following: bool, as_jso
         return
     with found:
         size = _whole_size(found) if following else found.size
+        found.on_long = _say_long
         # One more than wanted, to know whether there are older ones.
         lines = decisions_read.page(found, count and count + 1, selection, size)
         _show_page(log, found, size, lines, selection, count, following=following, as_json=as_json)
@@ -80,6 +81,11 @@ def _show_page(
     say_left_out(selection)
     if not as_json and rows and any(row.entry.verdict == "deny" for row in rows):
         _say_next(rows)
+
+
+def _say_long() -> None:
+    if sys.stderr.isatty():
+        click.echo("looking through old files for them; --since says how far …", err=True)
 
 
 def say_left_out(selection: Selection) -> None:

@@ -259,3 +259,11 @@ def test_doctor_says_how_large_the_logs_are(files: list[Path], tmp_path: Path) -
     [check] = doctor._logs(tmp_path)
     assert check.found == f"{size_text(size)} in 5 files in {tmp_path / 'runs'}"
     assert list(doctor._logs(tmp_path / "policies")) == []
+
+
+def test_times_before_or_after_all_files_have_no_decisions_though_there_is_a_log(
+    files: list[Path], call: Callable[..., Result], tmp_path: Path
+) -> None:
+    (tmp_path / "runs" / "decisions.jsonl").unlink()
+    for times in (("--since", "2999-01-01"), ("--until", "1999-01-01")):
+        assert "no decisions that these options ask for" in call(*times).err
