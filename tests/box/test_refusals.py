@@ -339,3 +339,17 @@ def test_runs_that_lead_elsewhere(project: Project) -> None:
     project.runs.symlink_to(project.base / "elsewhere")
     assert "link" in error(refused(project))
     assert list((project.base / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.usefixtures("needs_root")
+def test_a_machine_without_memory_for_one_run_more(project: Project, tmp_path: Path) -> None:
+    """What the kernel says of its memory is covered for impyard, in a mount namespace of its own."""
+    meminfo = tmp_path / "meminfo"
+    script = 'mount --bind "$0" /proc/meminfo && exec "$@"'
+    prefix = ("unshare", "--mount", "sh", "-c", script, str(meminfo))
+    meminfo.write_text("MemTotal: 8000000 kB\nMemAvailable: 50000 kB\nSwapFree: 0 kB\n")
+    result = refused(project, prefix=prefix)
+    assert error(result) == "error: this machine has 51.2 MB of memory left, and a run needs some 209.7 MB"
+    meminfo.write_text("MemTotal: 8000000 kB\nMemAvailable: 5000000 kB\nSwapFree: 0 kB\n")
+    control = project.demo(PROMPT, prefix=prefix)
+    assert control.code == 0, control
