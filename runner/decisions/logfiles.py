@@ -78,7 +78,7 @@ def stamp_of(time: datetime) -> str:
 
 
 def time_of(stamp: str) -> datetime:
-    return datetime.strptime(stamp[:-1], _STAMP_FORM).replace(tzinfo=UTC)
+    return datetime.fromisoformat(stamp)
 
 
 class _Part:

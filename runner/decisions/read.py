@@ -168,6 +168,8 @@ def times_in(text: bytes) -> list[str]:
 def page(log: Log, count: int, selection: Selection, size: int | None = None) -> list[logread.Line]:
     """The last `count` lines that are meant, in the file's order; with `selection.since`, older ones are not read."""
     found: list[logread.Line] = []
+    if selection.failed is not None:  # there are no more of them, and the rest of a long log need not be read
+        count = min(count, len(selection.failed))
     if selection.until is not None:
         size = end_of(log, selection.until, log.size if size is None else size)
     older_from: int | None = None  # from this line backwards, all were too old

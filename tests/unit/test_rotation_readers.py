@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from impyard.addon.decisions import encode_outcome
 from impyard.runner import cli, doctor, tally
-from impyard.runner.decisions import packed, rotation
+from impyard.runner.decisions import logread, packed, rotation
 from impyard.runner.decisions.logfiles import rotated, stamp_of
 from impyard.runner.text import size_text
 from tests.support.recorded import ALLOW, UNLISTED, Recorded, request
@@ -267,3 +268,23 @@ def test_times_before_or_after_all_files_have_no_decisions_though_there_is_a_log
     (tmp_path / "runs" / "decisions.jsonl").unlink()
     for times in (("--since", "2999-01-01"), ("--until", "1999-01-01")):
         assert "no decisions that these options ask for" in call(*times).err
+
+
+def test_what_failed_is_found_without_reading_on_when_there_is_no_more(
+    files: list[Path], call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = tmp_path / "runs" / "outcomes.jsonl"
+    with outcomes.open("ab") as file:
+        file.write(encode_outcome(ts="2026-01-03T00:00:00.000Z", id=f"{FIRST}.65", run=FIRST, status=None, up=0,
+                                  down=0, ms=1.0, error="timeout", redirect=None))  # fmt: skip
+    read: list[Path] = []
+    real = packed.read_block
+
+    def noted(descriptor: int, index: packed.Index, number: int) -> bytes:
+        read.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        return real(descriptor, index, number)
+
+    monkeypatch.setattr(packed, "read_block", noted)
+    monkeypatch.setattr(logread, "BLOCK_BYTES", 500)
+    assert len(call("--failed").out.splitlines()) == 1
+    assert {path.name.split("-")[0] for path in read} == {"outcomes"}
