@@ -26,7 +26,7 @@ from tests.support.manydecisions import write_many
 FEW = 1000
 MEMORY_MIB = 80
 APPENDS = 2000
-AT_MOST_APPEND, AT_MOST_PAGE = 1.1, 1.5
+AT_MOST_APPEND, AT_MOST_PAGE = 1.1, 2.0
 
 
 def measure(plan: Plan) -> Iterator[Row]:
