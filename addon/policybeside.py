@@ -1,7 +1,8 @@
 """Compiling a big policy beside the gateway's loop, so that no request waits for it.
 
-It is done in a thread. Threads of Python take turns, and while this one works they are short; compiling for RE2 is one
-turn however long it takes, so between two of those the thread rests, and the loop has the time for whole requests.
+It is done in a thread. Threads of Python take turns, and while this one works they are short. A request still gives its
+turn away many times, and some steps of loading cannot be interrupted, so the thread rests between short stretches of
+work, and the loop has the time for whole requests.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ logger = logging.getLogger(__name__)
 
 # After so long the older policy is not in force any more, and everything is denied until the new one is.
 LIMIT_S = 5.0
-_TURN_S = 0.0002
-_WORK_S, _REST_S = 0.002, 0.003
+_TURN_S = 0.00005
+# A rest is about as long as a new connection takes the loop. Very big policies have to do without in the end.
+_WORK_S, _REST_S, _RESTS_S = 0.002, 0.006, 1.0
 
 Contents = Sequence[tuple[Path, bytes]]
 
@@ -111,8 +113,10 @@ class _Pace:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
+        self._left = _RESTS_S
 
     def __call__(self) -> None:
-        if time.monotonic() - self._began > _WORK_S:
+        if time.monotonic() - self._began > _WORK_S and self._left > 0:
             time.sleep(_REST_S)
+            self._left -= _REST_S
             self._began = time.monotonic()

@@ -54,7 +54,7 @@ def read_entries(
     """
     if len(data) > MAX_BYTES:
         return [], [Fault(file, 0, 0, f"is larger than {MAX_BYTES >> 20} MiB")]
-    reader = _Reader(Nodes(file), folder, Homes() if homes is None else homes, rest)
+    reader = _Reader(Nodes(file, rest), folder, Homes() if homes is None else homes)
     collecting = gc.isenabled()
     gc.disable()  # a big file makes some 100,000 objects that all stay: the collector would take a third of the time
     try:
@@ -69,11 +69,10 @@ def read_entries(
 
 
 class _Reader:
-    def __init__(self, nodes: Nodes, folder: Path, homes: Homes, rest: Callable[[], None] | None) -> None:
+    def __init__(self, nodes: Nodes, folder: Path, homes: Homes) -> None:
         self.nodes = nodes
         self.folder = folder
         self.homes = homes
-        self.rest = rest
         self.rules_seen = 0
         self.expressions: list[tuple[str, Node]] = []  # of the entry that is being read
         self.method_sets: dict[frozenset[str], frozenset[str]] = {}  # each is kept once
@@ -146,7 +145,7 @@ class _Reader:
         expressions = tuple(raw for raw, _ in self.expressions)
         if (paths := self.compiled.get(expressions)) is None:
             try:
-                paths = self.compiled[expressions] = Paths(expressions, self.rest)
+                paths = self.compiled[expressions] = Paths(expressions, self.nodes.rest)
             except BadExpressions as exc:
                 for place in exc.places:
                     self.expression(self.expressions[place][1], "path", expressions[place])
@@ -164,6 +163,8 @@ class _Reader:
             for item in items:
                 if rule := self.rule(item):
                     rules.append(rule)
+                if self.nodes.rest is not None:
+                    self.nodes.rest()
         else:
             self.nodes.fault(node, f"more than {MAX_RULES} rules")
         return rules

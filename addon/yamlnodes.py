@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import yaml
@@ -35,8 +35,10 @@ Scalar = yaml.nodes.ScalarNode
 class Nodes:
     """Access to the nodes of one file. `faults` holds what was found wrong so far, in the order of finding."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, rest: Callable[[], None] | None = None) -> None:
+        """rest: called between small pieces of the work on a document."""
         self.file = file
+        self.rest = rest
         self.faults: list[Fault] = []
 
     def parse(self, data: bytes) -> Node | None:
@@ -52,7 +54,7 @@ class Nodes:
                 self._place(text[: found.start()], f"a control character (U+{ord(found[0]):04X}) is not allowed")
                 return None
         try:
-            root: Node | None = yaml.compose(text, Loader=_Loader)
+            root: Node | None = yaml.compose(text, Loader=_resting(self.rest) if self.rest else _Loader)
         except yaml.MarkedYAMLError as exc:
             mark = exc.problem_mark or exc.context_mark
             line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
@@ -63,8 +65,7 @@ class Nodes:
             return None
         return root
 
-    @staticmethod
-    def let_go(root: Node) -> None:
+    def let_go(self, root: Node) -> None:
         """Take a document apart, piece by piece: to free a big one at once would hold up other threads."""
         found = [root]
         while found:
@@ -74,6 +75,8 @@ class Nodes:
                 found += [value for _, value in inner if not isinstance(value, Scalar)]
             else:
                 found += [value for value in inner if not isinstance(value, Scalar)]
+            if self.rest is not None:
+                self.rest()
 
     def fault(self, node: Node, message: str) -> None:
         """Records a fault at the place of `node`."""
@@ -145,6 +148,11 @@ class Nodes:
     def _place(self, before: str, message: str) -> None:
         line = before.count("\n") + 1
         self.faults.append(Fault(self.file, line, len(before) - (before.rfind("\n") + 1) + 1, message))
+
+
+def _resting(rest: Callable[[], None]) -> Any:
+    """A loader that calls `rest` at each node: before one is resolved by the way to it, which nothing here asks for."""
+    return type("Resting", (_Loader,), {"descend_resolver": lambda loader, parent, index: rest()})
 
 
 def is_empty(node: Node) -> bool:

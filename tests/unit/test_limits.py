@@ -9,6 +9,8 @@ import pytest
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.limits import DEFAULTS, KIB, MIB, Limits, limits_of
+from impyard.addon.policybeside import LIMIT_S
+from impyard.addon.policysource import AT_ONCE_BYTES
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
 
@@ -25,6 +27,12 @@ def shown(name: str, value: float) -> str:
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
 def test_each_limit_is_documented_with_its_number(name: str) -> None:
     assert f"`{name}`, {shown(name, getattr(DEFAULTS, name))}" in DOCUMENT.read_text()
+
+
+def test_how_soon_a_changed_policy_is_in_force_is_documented() -> None:
+    text = DOCUMENT.read_text()
+    assert f"changed policy of more than {AT_ONCE_BYTES // KIB} KiB, until it is in force | {LIMIT_S:g} s" in text
+    assert f"after {LIMIT_S:g} seconds of loading" in text
 
 
 def test_some_may_be_replaced() -> None:

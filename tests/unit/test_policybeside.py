@@ -243,6 +243,20 @@ def test_other_threads_have_their_turns_meanwhile(source: PolicySource, file: Pa
     assert sys.getswitchinterval() == before
 
 
+@pytest.mark.parametrize("text", [big("a.test"), big("a.test") + "  - {host: b.test}\n", "networkPolicies: [", "a: 1"])
+def test_a_policy_is_read_alike_with_and_without_rests(file: Path, text: str) -> None:
+    rests: list[int] = []
+    found = []
+    for rest in (None, lambda: rests.append(1)):
+        try:
+            policy = read_policy([(file, text.encode())], rest=rest)
+            found.append(repr((policy.hash, [(entry.host, entry.at, entry.rules) for entry in policy.entries])))
+        except PolicyError as exc:
+            found.append(repr(exc.faults))
+    assert found[0] == found[1]
+    assert len(rests) >= text.count("\n")
+
+
 def test_the_same_content_is_not_loaded_again(source: PolicySource, file: Path, loader: Loader) -> None:
     policy = source.current()
     replace(file, big("a.test"))
