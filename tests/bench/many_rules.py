@@ -63,22 +63,17 @@ def _places(plan: Plan) -> Iterator[Row]:
     alike = _policy(plan.rules, "/[a-z0-9]+/item")
     last = plan.rules - 1
     asked = {
-        f"{FEW} rules, the first": (few, "/v0/item0"),
-        "the first": (many, "/v0/item0"),
-        "the last": (many, f"/v{last % 7}/item{last}"),
-        "none": (many, "/v0/other"),
-        "the last, of rules that begin alike": (alike, f"/v0/item{last}"),
+        f"the first of {FEW} rules": (few, "/v0/item0"),
+        f"the first of {plan.rules}": (many, "/v0/item0"),
+        f"the last of {plan.rules}": (many, f"/v{last % 7}/item{last}"),
+        f"the last of {plan.rules} that begin alike": (alike, f"/v0/item{last}"),
+        f"none of {FEW}": (few, "/v0/other"),
+        f"none of {plan.rules}": (many, "/v0/other"),
     }
     results = alternate(list(asked.values()), plan.rounds, lambda each: _judge_us(*each, plan))
-    base = spread(results[0])
-    for name, found in zip(list(asked)[1:], results[1:], strict=True):
+    for name, found in zip(asked, results, strict=True):
         took = spread(found)
-        yield Row(
-            f"  the judge alone, us, {name} of {plan.rules} rules",
-            f"{took.median:.1f}",
-            took.text(".1f"),
-            note=f"{base.median:.1f} us with {FEW} rules",
-        )
+        yield Row(f"  the judge alone, us, {name}", f"{took.median:.1f}", took.text(".1f"))
 
 
 def _policy(rules: int, begin: str) -> Policy:

@@ -62,22 +62,23 @@ def _cpu_ms(work: Callable[[], object]) -> float:
 
 
 def reloading(bed: Bed, target: Target, plan: Plan) -> Iterator[Row]:
-    """The worst delay of one steady client while the policy is replaced, over the usual one at rest."""
+    """The latest answer to one steady client while the policy is replaced, over the latest while it is not."""
     for anew in (False, True):
-        worst, rest = [], []
+        usual, at_rest, late = [], [], []
         for _ in range(min(plan.rounds, _WINDOWS)):
             quiet, busy = _delays(bed, target, plan, anew, 0), _delays(bed, target, plan, anew, _RELOADS)
-            usual = statistics.median(quiet)
-            worst.append(max(busy) - usual)
-            rest.append(max(quiet) - usual)
-        late, without = spread(worst), spread(rest).median
+            usual.append(statistics.median(quiet))
+            at_rest.append(max(quiet))
+            late.append(max(busy))
+        more = spread([a - b for a, b in zip(late, at_rest, strict=True)])
         yield Row(
             f"stall by a reload, {'a connection for each request' if anew else 'kept connection'}, ms",
-            f"{late.median:.1f}",
-            late.text(".1f"),
+            f"{more.median:.1f}",
+            more.text(".1f"),
             f"<= {STALL_MS:.0f} ms",
-            late.median <= STALL_MS,
-            f"the latest answer over the median at rest ({usual:.1f} ms); without a reload {without:.1f} ms",
+            more.median <= STALL_MS,
+            f"latest answer {spread(late).median:.1f} ms, without a reload {spread(at_rest).median:.1f}, "
+            f"the median one {spread(usual).median:.1f}",
         )
 
 

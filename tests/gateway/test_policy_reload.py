@@ -50,7 +50,7 @@ def test_a_permission_that_is_taken_away_ends(tmp_path: Path, pki: Pki, origin: 
         assert gateway.get("https://a.test/old").status == 200
         assert gateway.get("https://a.test/new").status == 403
         in_force = replace(gateway, after)
-        statuses = []
+        statuses: list[int] = []
         end = time.monotonic() + WAIT_S
         while not statuses or statuses[-1] != 403:
             statuses.append(gateway.get("https://a.test/old").status)
@@ -69,11 +69,11 @@ def test_a_permission_that_is_taken_away_ends(tmp_path: Path, pki: Pki, origin: 
 
 
 def test_a_change_is_seen_and_loaded_when_nobody_asks(tmp_path: Path, pki: Pki, origin: Origin) -> None:
-    gateway = LiveGateway(tmp_path, policy(origin, pki, "/old", 3000), limits={"sweep_s": 0.1})
+    gateway = LiveGateway(tmp_path, policy(origin, pki, "/old", 1000), limits={"sweep_s": 0.1})
     try:
         assert gateway.get("https://a.test/old").status == 200
-        replace(gateway, policy(origin, pki, "/new", 3000))
-        time.sleep(6)  # a second to be seen, and what loading may take at most
+        replace(gateway, policy(origin, pki, "/new", 1000))
+        time.sleep(4)  # to be seen, and to be loaded: a tenth of that
         assert gateway.get("https://a.test/old").status == 403
         assert gateway.get("https://a.test/new").status == 200
     finally:

@@ -32,7 +32,7 @@ def test_each_limit_is_documented_with_its_number(name: str) -> None:
 def test_how_soon_a_changed_policy_is_in_force_is_documented() -> None:
     text = DOCUMENT.read_text()
     assert f"changed policy of more than {AT_ONCE_BYTES // KIB} KiB, until it is in force | {LIMIT_S:g} s" in text
-    assert f"after {LIMIT_S:g} seconds of loading" in text
+    assert f"From {LIMIT_S:g} seconds of\nloading" in text
 
 
 def test_some_may_be_replaced() -> None:
