@@ -145,9 +145,10 @@ def open_file(path: Path) -> BinaryIO:
     """A policy file, open to be read. Raises OSError, also for what is no regular file: a pipe would never end."""
     # Without O_NONBLOCK the mere opening of a pipe would wait for its other end.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise OSError("it is not a regular file")
+        raise OSError("is a directory" if stat.S_ISDIR(mode) else "it is not a regular file")
     return open(descriptor, "rb")
 
 

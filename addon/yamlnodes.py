@@ -67,14 +67,13 @@ class Nodes:
 
     def let_go(self, root: Node) -> None:
         """Take a document apart, piece by piece: to free a big one at once would hold up other threads."""
-        found = [root]
+        found = [] if isinstance(root, Scalar) else [root]
         while found:
             node = found.pop()
             inner, node.value = node.value, []
             if isinstance(node, Mapping):
-                found += [value for _, value in inner if not isinstance(value, Scalar)]
-            else:
-                found += [value for value in inner if not isinstance(value, Scalar)]
+                inner = [value for _, value in inner]
+            found += [value for value in inner if not isinstance(value, Scalar)]
             if self.rest is not None:
                 self.rest()
 

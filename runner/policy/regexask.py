@@ -78,7 +78,15 @@ def beginning(expression: str) -> str:
 def matches_any(expression: str, *, as_sent: bool) -> bool:
     """Whether there is a path that it matches; as_sent: not only in a reading of one. Raises Unknown."""
     alphabet = _SENT if as_sent else _READ
+    if any(_is_path(text, alphabet) for text in samples_of(expression)):
+        return True  # as nearly always, and ten times faster than to look for one
     return _finds(_automaton_of((expression,)), _automaton_of(("(?s).*",)), also=True, alphabet=alphabet)
+
+
+def _is_path(text: str, alphabet: Ranges) -> bool:
+    return (text == "*" or text.startswith("/")) and all(
+        any(low <= ord(char) <= high for low, high in alphabet) for char in text
+    )
 
 
 def is_everything(expression: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 
@@ -106,6 +107,15 @@ def test_missing_files_and_folders_are_faults(tmp_path: Path) -> None:
         "none.yaml: cannot be read: no such file or directory",
         ".: cannot be read: is a directory",
     ]
+
+
+@pytest.mark.timeout(10)
+def test_what_is_no_regular_file_is_a_fault_and_holds_nothing_up(tmp_path: Path) -> None:
+    pipe = tmp_path / "gateway.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(PolicyError) as caught:
+        load_policy([pipe], root=tmp_path)
+    assert str(caught.value) == "gateway.yaml: cannot be read: it is not a regular file"
 
 
 def test_no_file_at_all_is_a_fault() -> None:

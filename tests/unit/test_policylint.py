@@ -17,6 +17,7 @@ from impyard.addon.judge import judge
 from impyard.addon.paths import path_options
 from impyard.addon.policy import Policy, load_policy, read_policy
 from impyard.runner.policy import lint_shadow as policylint_shadow
+from impyard.runner.policy import regexask
 from impyard.runner.policy.asked import asked, sent
 from impyard.runner.policy.lint import CODES, Lint, lints
 from impyard.runner.policy.regexask import is_within, meet, samples_of, tree_of
@@ -221,6 +222,19 @@ def test_an_expression_means_what_it_means_to_re2(expression: str, tried: list[s
         return
     assert mine == [bool(compiled.fullmatch(text)) for text in known]
     assert all(mine[len(tried) :])
+
+
+@examples(80)
+@given(expressions, st.booleans())
+def test_whether_a_path_is_matched_is_what_a_search_for_one_says(expression: str, as_sent: bool) -> None:
+    for each in (expression, f"/{expression}"):
+        try:
+            found = regexask.matches_any(each, as_sent=as_sent)
+            alphabet = regexask._SENT if as_sent else regexask._READ
+            automata = regexask._automaton_of((each,)), regexask._automaton_of(("(?s).*",))
+            assert found == regexask._finds(*automata, also=True, alphabet=alphabet)
+        except Unknown:
+            continue
 
 
 @examples(150)
