@@ -32,6 +32,7 @@ from impyard.addon.bodies import joined
 from impyard.addon.clocks import owes
 from impyard.addon.destination import Refusal, RefusedHook
 from impyard.addon.frames import BoundedH2
+from impyard.addon.h2writes import HeldWrites
 from impyard.addon.heads import head_excess, seen, unfinished_excess
 from impyard.addon.limits import limits_of
 from impyard.addon.wire import to_response
@@ -161,7 +162,7 @@ class JudgedHttp1Server(Http1Server):
         yield from super().send(event)
 
 
-class JudgedHttp2Server(Http2Server):
+class JudgedHttp2Server(HeldWrites, Http2Server):
     """The box's side of an HTTP/2 connection: what breaks the protocol ends it with a record."""
 
     def __init__(self, context: Context) -> None:

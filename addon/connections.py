@@ -9,7 +9,6 @@ from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers.http import (
     GetHttpConnection,
     GetHttpConnectionCompleted,
-    HttpLayer,
     RegisterHttpConnection,
 )
 
@@ -29,6 +28,7 @@ from impyard.addon.destination import (
     stamp,
 )
 from impyard.addon.dialing import why_ended
+from impyard.addon.h2writes import FlushingLayer
 
 originends.install()
 tlsbytes.install()
@@ -64,7 +64,7 @@ def connection_to(
     return connection, error
 
 
-class JudgedConnections(HttpLayer):
+class JudgedConnections(FlushingLayer):
     """The part of an HTTP layer that opens connections and hands them out."""
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:

@@ -30,6 +30,7 @@ from impyard.addon.backpressure import note_frames
 from impyard.addon.bodies import ChunkedBody, joined
 from impyard.addon.destination import carrier, note_idle
 from impyard.addon.frames import in_one_piece
+from impyard.addon.h2writes import HeldWrites
 from impyard.addon.heads import seen
 from impyard.addon.limits import limits_of
 
@@ -126,7 +127,7 @@ def _as_http1(request: http.Request) -> http.Request:
     )
 
 
-class JudgedHttp2Client(Http2Client):
+class JudgedHttp2Client(HeldWrites, Http2Client):
     """The origin's side of an HTTP/2 connection: what it grants no window for stays with the box, and a request that
     had to wait until it may have one more is looked at again."""
 
