@@ -50,6 +50,7 @@ class Gate:
         self._waiting = 0
         self.most_read = _MOST_READ  # of whom it holds back, at once
         self.messages = 0
+        self.heads = 0  # of HTTP/1, where a message has the connection to itself
         self._open = asyncio.Event()
         self._open.set()
 
@@ -142,7 +143,7 @@ class GatedReader:
         self._is_costly = False
         self._began = 0.0
         self._was_full = False
-        self._messages = 0  # when the last read began
+        self._messages = self._heads = 0  # when the last read began
         self._in_lane = False
         self.listens = False  # whether it is the other side that is waited for
 
@@ -175,7 +176,8 @@ class GatedReader:
             await self._lane.enter()
             self._in_lane = True
         self._was_full = len(data) >= self._size
-        self._began, self._messages = time.thread_time(), self._gate.messages
+        self._messages, self._heads = self._gate.messages, self._gate.heads
+        self._began = time.thread_time()
         return data
 
     def done(self) -> None:
@@ -187,6 +189,10 @@ class GatedReader:
         elif took < _CHEAP_S and self._was_full:  # of a few bytes nothing is learned about many
             self._size = min(self._gate.most_read, self._size * 2)
             self._is_costly = self._is_costly and self._size < _FIRST_READ
+        elif took < _CHEAP_S and self._is_costly and self._gate.heads > self._heads:
+            # Costly was the handshake, say: small messages, which fill no read, would stay in the lane for ever.
+            self._size = min(_FIRST_READ, self._size * 2)
+            self._is_costly = self._size < _FIRST_READ
         self.leave(took)
 
     def leave(self, took_s: float = 0.0) -> None:

@@ -91,6 +91,8 @@ class JudgedHttp1Client(Http1Client):
             if isinstance(found, ResponseHeaders) and found.response.status_code == 101 and not self._may_switch():
                 yield from self._end("the origin switched protocols unasked")
                 return
+            if isinstance(found, ResponseHeaders) and (gate := vars(carrier(self.conn)).get("gate")) is not None:
+                gate.heads += 1
             yield command
 
     def _may_switch(self) -> bool:
