@@ -25,6 +25,7 @@ from impyard.addon.vault.store import Vault
 from impyard.certs.authority import ensure_authority
 from impyard.certs.throwaway import Pki
 from impyard.runner import gateway
+from impyard.runner.decisions import rotation
 from impyard.runner.gateway import Gateway, spawn
 from tests.support.tokenendpoint import TokenEndpoint as Endpoint
 from tests.support.waiting import wait_until
@@ -241,6 +242,22 @@ def test_a_denial_that_is_not_in_the_log_is_refused(bench: Bench, live: Gateway,
     live._config = {**live._config, "runs": str(tmp_path)}
     with pytest.raises(ImpyardError, match="is not in"):
         live.prove()
+
+
+def test_a_denial_whose_log_was_rotated_since_counts(
+    bench: Bench, live: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.ready()
+    ask = live._ask
+
+    def asked_and_rotated(url: str, host: str) -> tuple[int, dict[str, str]]:
+        answer = ask(url, host)
+        assert rotation.rotate(bench.log.parent)
+        bench.log.write_text("of others\n")
+        return answer
+
+    monkeypatch.setattr(live, "_ask", asked_and_rotated)
+    live.prove()
 
 
 def test_a_line_that_only_mentions_the_decision_does_not_count(bench: Bench, live: Gateway, tmp_path: Path) -> None:
