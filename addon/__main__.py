@@ -22,6 +22,9 @@ def main() -> int:
     keep_memory_private()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     gc.disable()  # a run waits for the next line, which makes many objects and no garbage
+    from impyard.addon.withoutquic import leave_out_quic
+
+    leave_out_quic()
     from impyard.addon.gateway import serve
 
     gc.freeze()  # nor need they be looked at ever again
