@@ -21,11 +21,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":  # python3 -I leaves the script's folder out
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+from impyard.box import codecache
 from impyard.box.loop import READ, Loop
 from impyard.box.pid1 import GATEWAY_LOST, Warden, end, harden, refuse
 from impyard.box.services import PROXY, Doorway, Names, name_limit
@@ -57,6 +59,8 @@ def main() -> None:
             end(0)
         terminal = make_terminal(loop, config.get("terminal"))
         slave = terminal.slave if terminal is not None else None
+        with suppress(OSError):  # an image without it, or a full disk
+            codecache.lay_out()
         warden.start(config["argv"], config["env"], config["cwd"], config["stdin"], slave)
         agent_started = True
         if terminal is not None:
