@@ -41,14 +41,14 @@ MEASURES: dict[str, tuple[Callable[[Plan], Iterator[Row]], str]] = {
     "bodies": (big_bodies.measure, "memory and speed of a big download, an upload and a denied upload"),
     "keys": (keys.measure, "requests/s with 100 kB, credentials and the tripwire, of the judge without them"),
     "event": (first_event.measure, "how long the first server-sent event is under way"),
-    "start": (run_start.measure, "from impyard run to the agent's first event, more than docker run"),
+    "start": (run_start.measure, "from impyard run to the first event, more than docker run; preflight; the end"),
     "many": (many_runs.measure, "many runs at once: time, memory and processor time of each"),
     "npm": (real_work.npm, "npm ci of pi's lock file in a box, of the same in a container"),
     "pip": (real_work.pip, "pip download of 40 packages in a box"),
     "git": (real_work.git, "git clone and push of 100 MB in a box"),
     "curl": (real_work.curl, "200 calls by curl in a box"),
     "logs": (logs.measure, "appends, first pages, summary and check of a long log, beside a short one"),
-    "help": (help_time.measure, "how long impyard --help takes"),
+    "help": (help_time.measure, "how long impyard --help and completion take"),
 }
 
 

@@ -17,14 +17,28 @@ from impyard.addon.vault.credential import Credential
 from impyard.runner.agent import demo_agent, write_agent_folder
 from tests.bench.plan import Plan
 from tests.bench.processes import ROOT
-from tests.bench.rounds import alternate, spread
+from tests.bench.rounds import alternate, ratios, spread
+from tests.bench.stored import Ratio
 from tests.bench.table import Row
 
-AT_MOST_S = 1.0
+AT_MOST_S = 0.5
+PREFLIGHT_MS = 100
+END_S = 0.3
 ROUNDS = 7
 LIMIT_S = 120.0
 BUILD_LIMIT_S = 1800.0
 PROMPT = "write 4 to answer.txt"
+# The steps of a start that wait for each other (tests/bench/stamped.py has all).
+START = (
+    "gateway process started",
+    "waits for the gateway",
+    "gateway ready",
+    "canary denied",
+    "container created",
+    "container started",
+    "relay's probes done",
+    "first event",
+)
 
 
 def measure(plan: Plan) -> Iterator[Row]:
@@ -37,6 +51,7 @@ def measure(plan: Plan) -> Iterator[Row]:
         place.start_docker()
         starts = [place.start_impyard, place.start_docker]
         ours, theirs = alternate(starts, min(plan.rounds, ROUNDS), lambda start: start())
+        stamps = [place.run_with_stamps() for _ in range(min(plan.rounds, ROUNDS))]
     more = spread([a - b for a, b in zip(ours, theirs, strict=True)])
     yield Row(
         "start of a run, more than docker run",
@@ -45,7 +60,43 @@ def measure(plan: Plan) -> Iterator[Row]:
         f"<= {AT_MOST_S} s",
         more.median <= AT_MOST_S,
         f"to pi's first event {spread(ours).median:.2f} and {spread(theirs).median:.2f} s",
+        Ratio("start", ratios(ours, theirs).median, more=False),
     )
+    yield from _rows_of(stamps)
+
+
+def _rows_of(stamps: list[dict[str, float]]) -> Iterator[Row]:
+    """Preflight, the end, and what a start is made of, of runs with stamps."""
+    canary = [(at["canary denied"] - at["gateway ready"]) * 1000 for at in stamps]
+    probes = [(at["relay's probes done"] - at["container started"]) * 1000 for at in stamps]
+    both = spread([a + b for a, b in zip(canary, probes, strict=True)])
+    yield Row(
+        "preflight: the canary and the box's own probes",
+        f"{both.median:.0f} ms",
+        both.text(".0f"),
+        f"< {PREFLIGHT_MS} ms",
+        both.median < PREFLIGHT_MS,
+        f"canary {spread(canary).median:.0f} ms; relay's start and probes {spread(probes).median:.0f} ms",
+    )
+    end = spread([at["prompt back"] - at["last event"] for at in stamps])
+    yield Row(
+        "end of a run: from the last event to the prompt",
+        f"{end.median:.2f} s",
+        end.text(".2f"),
+        f"< {END_S} s",
+        end.median < END_S,
+        f"until the container is gone {_until(stamps, 'container gone', 'last event')}",
+    )
+    parts, before = [], ""
+    for reached in START:
+        parts.append(f"{reached} +{_until(stamps, reached, before)}")
+        before = reached
+    first = spread([at["first event"] for at in stamps])
+    yield Row("a start, step by step", f"{first.median:.2f} s", first.text(".2f"), note="; ".join(parts))
+
+
+def _until(stamps: list[dict[str, float]], reached: str, before: str) -> str:
+    return f"{spread([at[reached] - at.get(before, 0.0) for at in stamps]).median * 1000:.0f} ms"
 
 
 class Place:
@@ -75,6 +126,31 @@ class Place:
         """Seconds to the first event of a run."""
         run = ["run", "--project", str(self.project), "--model", "demo", "--json", PROMPT]
         return first_event_s([sys.executable, "-m", "impyard.runner", *run], self.environment, limit_s)
+
+    def run_with_stamps(self) -> dict[str, float]:
+        """A whole run: seconds from its start to each step. Raises RuntimeError when it fails."""
+        file = self.project.parent / "stamps.json"
+        run = ["run", "--project", str(self.project), "--model", "demo", "--json", PROMPT]
+        begin = time.time()
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.bench.stamped", str(file), *run],
+            cwd=ROOT,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"a run with stamps failed: {done.stderr[-300:]}")
+        found = {"prompt back": time.time() - begin}
+        for reached, at in json.loads(file.read_text()):
+            if reached == "event":
+                found.setdefault("first event", at - begin)
+                found["last event"] = at - begin
+            else:
+                found.setdefault(reached, at - begin)
+        return found
 
     def start_docker(self) -> float:
         """Seconds to the first event of the same pi in the same image, started by somebody who trusts it."""

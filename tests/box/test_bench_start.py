@@ -19,8 +19,10 @@ pytestmark = [
 
 
 def test_the_start_of_a_run_is_measured_and_leaves_no_container() -> None:
-    (row,) = run_start.measure(Plan(rounds=1))
-    assert row.figure.endswith(" s"), row
+    more, preflight, end, steps = run_start.measure(Plan(rounds=1))
+    assert more.ratio is not None and more.ratio.value > 1, more
+    assert preflight.figure.endswith(" ms") and end.figure.endswith(" s")
+    assert "gateway ready +" in steps.note and "first event +" in steps.note, steps
     left = [box for box in engine.boxes() if "impyard-bench-" in box.labels.get("impyard.project", "")]
     assert not left
     names = subprocess.run(
