@@ -64,7 +64,7 @@ class GatewayTls:
     """The TLS hooks of the door."""
 
     def __init__(self, authority: Authority) -> None:
-        self._store = _certstore(authority)
+        self._key, self._cert = _signer(authority)
         self._context_for = functools.lru_cache(_NAMES_KEPT)(self._make_context)
 
     def tls_start_client(self, tls_start: tls.TlsData) -> None:
@@ -80,7 +80,8 @@ class GatewayTls:
     def _make_context(self, *names: str) -> SSL.Context:
         """What every connection to these names shares: the certificate for them and for nothing else, its key, and the
         tickets by which a client takes up an earlier session, which are of no use for other names."""
-        entry = self._store.get_cert(names[0], [_general_name(name) for name in names])
+        # Not mitmproxy's store of certificates: with a hundred in it, to forget one takes twice as long as to sign it.
+        shown = certs.dummy_cert(self._key, self._cert, names[0], [_general_name(name) for name in names])
         # The undecorated function: its own cache would hand out one context for all names.
         context: SSL.Context = net_tls.create_client_proxy_context.__wrapped__(
             method=net_tls.Method.TLS_SERVER_METHOD,
@@ -92,10 +93,10 @@ class GatewayTls:
             alpn_select_callback=_select_alpn,
             request_client_cert=False,
             extra_chain_certs=(),
-            dhparams=self._store.dhparams,
+            dhparams=certs.DHParams(b""),  # no suite of ours needs them
         )
-        context.use_certificate(entry.cert.to_cryptography())
-        context.use_privatekey(entry.privatekey)
+        context.use_certificate(shown.to_cryptography())
+        context.use_privatekey(self._key)
         return context
 
     def tls_start_server(self, tls_start: tls.TlsData) -> None:
@@ -128,12 +129,12 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _certstore(authority: Authority) -> certs.CertStore:
+def _signer(authority: Authority) -> tuple[ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, x509.Certificate]:
+    """The authority's key, which all certificates share with it, and its certificate."""
     key = serialization.load_pem_private_key(authority.key_path.read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
         raise ImpyardError("the authority's key is neither an EC nor an RSA key")
-    cert = certs.Cert(x509.load_pem_x509_certificate(authority.cert_pem))
-    return certs.CertStore(key, cert, None, b"", certs.DHParams(b""))  # no suite of ours needs the parameters
+    return key, x509.load_pem_x509_certificate(authority.cert_pem)
 
 
 def _verify_name(ssl_conn: SSL.Connection, name: str) -> None:

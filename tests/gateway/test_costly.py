@@ -16,10 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cryptography import x509
 
 from impyard.addon.limits import DEFAULTS, MIB
-from impyard.addon.tls import _certstore
+from impyard.addon.tls import GatewayTls
 from impyard.certs.authority import ensure_authority
 from tests.bench.processes import cpu_s
 from tests.gateway.conftest import Bed
@@ -234,11 +233,11 @@ def test_a_denied_upload_is_taken_no_further_than_its_limit(bed: Bed, version: s
 
 @pytest.mark.attack("128")
 def test_the_certificates_of_many_names_are_not_kept(tmp_path: Path) -> None:
-    """The store below the TLS hook, so that thousands of names take seconds."""
-    store = _certstore(ensure_authority(tmp_path))
-    for number in range(1500):
-        name = f"n{number}.test"
-        store.get_cert(name, [x509.DNSName(name)])
-        assert len(store.certs) <= store.STORE_CAP + 1
-    again = store.get_cert("n1499.test", [x509.DNSName("n1499.test")])
-    assert again is store.get_cert("n1499.test", [x509.DNSName("n1499.test")])  # control: the last ones are kept
+    """Below the TLS hook, so that many names take a second."""
+    tls = GatewayTls(ensure_authority(tmp_path))
+    first = tls._context_for("n0.test")
+    assert tls._context_for("n0.test") is first  # control: the last ones are kept
+    for number in range(1, 500):
+        tls._context_for(f"n{number}.test")
+    assert tls._context_for.cache_info().currsize == 100
+    assert tls._context_for("n0.test") is not first

@@ -8,8 +8,6 @@ from collections.abc import Callable
 import pytest
 from cryptography import x509
 
-from impyard.addon.tls import GatewayTls
-from impyard.certs.authority import inspect
 from tests.gateway.conftest import Bed, make_bed
 from tests.support.gateway import read_reply
 from tests.support.origin import Pki
@@ -100,13 +98,3 @@ def test_an_origin_is_not_spoken_to_below_tls_1_2(
         assert len(bed.a.seen) == (status == 200)
     finally:
         assert next(beds, None) is None
-
-
-def test_what_is_kept_of_names_is_bounded(bed: Bed) -> None:
-    tls = GatewayTls(inspect(bed.gateway.authority.dir))
-    first = tls._context_for("n0.test")
-    assert tls._context_for("n0.test") is first  # control
-    for number in range(300):
-        tls._context_for(f"n{number}.test")
-    assert tls._context_for.cache_info().currsize == 100
-    assert tls._context_for("n0.test") is not first
