@@ -22,9 +22,11 @@ from tests.bench import (
     logs,
     many_rules,
     many_runs,
+    many_streams,
     new_connections,
     real_work,
     run_start,
+    websocket,
 )
 from tests.bench.plan import Plan
 from tests.bench.stored import Ratio, losses, names_of, store, stored
@@ -40,6 +42,8 @@ MEASURES: dict[str, tuple[Callable[[Plan], Iterator[Row]], str]] = {
     ),
     "bodies": (big_bodies.measure, "memory and speed of a big download, an upload and a denied upload"),
     "keys": (keys.measure, "requests/s with 100 kB, credentials and the tripwire, of the judge without them"),
+    "websocket": (websocket.measure, "a WebSocket's round trip, more than direct"),
+    "streams": (many_streams.measure, "64 downloads and event streams at once"),
     "event": (first_event.measure, "how long the first server-sent event is under way"),
     "start": (run_start.measure, "from impyard run to the first event, more than docker run; preflight; the end"),
     "many": (many_runs.measure, "many runs at once: time, memory and processor time of each"),

@@ -162,6 +162,8 @@ class Bed:
             *([f"    inject: {inject}"] if inject else []),
             "    policies:",
             "      - {action: ALLOW, method: [GET, POST], path: '/(small|bytes/[0-9]+|sink|events)'}",
+            "      - {action: ALLOW, method: [GET, POST], path: '/(ticks/[0-9]+|early)'}",
+            "      - {action: ALLOW, method: GET, path: /echo, websocket: true}",
         ]
         for number in range(rules - 1):
             path = f"/v{number % 7}/(users|repos|orgs)/[^/]+/item{number}(/.*)?"

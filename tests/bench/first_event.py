@@ -9,11 +9,15 @@ from collections.abc import Iterator
 
 from tests.bench.bed import Bed, Target
 from tests.bench.client import head, open_tls, read_answer
+from tests.bench.many_streams import event_delays_ms
 from tests.bench.origin import HELD_BACK_S
 from tests.bench.plan import Plan
 from tests.bench.rounds import alternate, spread
 from tests.bench.table import Row
 
+# What the gateway may add.
+FIRST_MS, FURTHER_MS = 5.0, 1.0
+TICKS = 50
 _EVENT = re.compile(rb"data: (\d+)\n\n")
 
 
@@ -28,6 +32,7 @@ def measure(plan: Plan) -> Iterator[Row]:
         delay(gateway)
         ours, straight = alternate([gateway, direct], plan.rounds, delay)
         theirs = first_event_ms(bare, direct)
+        later, straight_later = alternate([gateway, direct], min(plan.rounds, 5), _later_ms)
     in_time = all(ms < HELD_BACK_S * 1000 for ms in ours)
     yield Row(
         "first server-sent event, ms under way",
@@ -37,6 +42,17 @@ def measure(plan: Plan) -> Iterator[Row]:
         in_time,
         f"directly {spread(straight).median:.1f} ms; bare mitmdump {theirs:.0f} ms, with the second event",
     )
+    for what, more, most in (
+        ("first event, more than direct", [a - b for a, b in zip(ours, straight, strict=True)], FIRST_MS),
+        ("each further event", [a - b for a, b in zip(later, straight_later, strict=True)], FURTHER_MS),
+    ):
+        found = spread(more)
+        yield Row(f"  {what}", f"{found.median:.2f} ms", found.text(".2f"), f"<= {most:.0f} ms", found.median <= most)
+
+
+def _later_ms(target: Target) -> float:
+    """Milliseconds that an event of a running stream is under way; the median of some."""
+    return spread(event_delays_ms(target, TICKS)[1:]).median
 
 
 def first_event_ms(target: Target, direct: Target) -> float:

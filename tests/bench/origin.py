@@ -5,6 +5,9 @@ With `h2` behind the certificate it speaks HTTP/2 to whoever can, and then has n
 GET  /small      200 bytes of JSON
 GET  /bytes/N    N bytes
 POST /sink       reads the body, answers with its length
+POST /early      answers at once, and reads nothing more until the connection ends
+GET  /ticks/N    N events, one each 10 ms, each with this process's clock
+GET  /echo       a WebSocket that says what it hears
 GET  /events     an event with this process's clock, and a second one only after somebody asked for /release
 """
 
@@ -16,8 +19,11 @@ import ssl
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 from hpack import Decoder
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, BytesMessage
 
 from tests.bench import h2_frames as h2
 from tests.bench.client import BLOCK_BYTES, content_length
@@ -25,6 +31,9 @@ from tests.bench.client import BLOCK_BYTES, content_length
 SMALL = b'{"object":"list","data":[{"id":"bench","version":"1.2.3","note":"%s"}]}' % (b"x" * 133)
 # The second event goes out after this long even if nobody asked for it.
 HELD_BACK_S = 2.0
+TICK_S = 0.01
+# How long an upload that was answered early stands still if nobody ends it.
+EARLY_S = 20.0
 
 
 class Origin:
@@ -79,6 +88,14 @@ class Origin:
                     raise OSError("the upload was cut")
                 left -= received
             connection.sendall(_whole(b'{"got":%d}' % length))
+        elif path == b"/early":
+            connection.sendall(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n")
+            time.sleep(EARLY_S)
+            raise OSError("it has been answered")
+        elif path.startswith(b"/ticks/"):
+            _ticks(connection, int(path[7:]))
+        elif path == b"/echo":
+            _echo(connection, head)
         elif path == b"/events":
             self._events(connection)
         elif path == b"/release":
@@ -128,6 +145,28 @@ def _some(connection: ssl.SSLSocket) -> bytes:
 
 def _whole(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def _ticks(connection: ssl.SSLSocket, count: int) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(count):
+        connection.sendall(_event())
+        time.sleep(TICK_S)
+    connection.sendall(b"0\r\n\r\n")
+
+
+def _echo(connection: ssl.SSLSocket, head: bytes) -> None:
+    end = WSConnection(ConnectionType.SERVER)
+    end.receive_data(head + b"\r\n")
+    connection.sendall(b"".join(end.send(AcceptConnection()) for _ in end.events()))
+    while data := connection.recv(BLOCK_BYTES):
+        end.receive_data(data)
+        said = [end.send(BytesMessage(event.data, message_finished=event.message_finished)) for event in _messages(end)]
+        connection.sendall(b"".join(said))
+
+
+def _messages(end: WSConnection) -> Iterator[BytesMessage]:
+    return (event for event in end.events() if isinstance(event, BytesMessage))
 
 
 def _event() -> bytes:

@@ -16,7 +16,9 @@ from tests.bench import (
     keys,
     logs,
     many_rules,
+    many_streams,
     new_connections,
+    websocket,
 )
 from tests.bench.bed import Bed
 from tests.bench.plan import Plan
@@ -35,13 +37,15 @@ SHORT = Plan(rounds=1, seconds=0.2, connections=(2,), body_mib=4, rules=100, com
         (new_connections.measure, 6),
         (http2.measure, 6),
         (many_rules.measure, 2),
-        (big_bodies.measure, 6),
+        (big_bodies.measure, 9),
         (keys.measure, 2),
-        (first_event.measure, 1),
+        (first_event.measure, 3),
+        (websocket.measure, 2),
+        (many_streams.measure, 3),
         (logs.measure, 5),
         (help_time.measure, 2),
     ],
-    ids=["kept", "new", "h2", "rules", "bodies", "keys", "event", "logs", "help"],
+    ids=["kept", "new", "h2", "rules", "bodies", "keys", "event", "websocket", "streams", "logs", "help"],
 )
 def test_each_measure_yields_its_figures(measure: Callable[[Plan], Iterator[Row]], figures: int) -> None:
     rows = list(measure(SHORT))
