@@ -133,9 +133,9 @@ def beginning(expression: str) -> str:
     plain = _PLAIN.match(expression)
     assert plain is not None
     end = plain.end()
-    if expression[end : end + 1] in ("*", "?", "{"):  # its last letter may be missing
-        end = max(0, end - 1)
-    return expression[:end]
+    # What follows may make the last letter one that can be missing, and not only when it stands right behind it: RE2
+    # reads both "b(?i)*" and "b\\Q\\E*" as "b*".
+    return expression if end == len(expression) else expression[: max(0, end - 1)]
 
 
 def _shares(order: Sequence[int], expressions: Sequence[str]) -> Iterator[list[int]]:

@@ -14,7 +14,7 @@ from tests.support.fuzz import examples
 pieces = st.sampled_from(
     ["/", "a", "b", "ab", "-", "%2f", ".", "\\.", "\\(", "\\)", "(", ")", "(?:", "(?i)", "|", "[", "]", "[^/]",
      "[(]", "[)|]", "[[:alpha:]]", "\\Q", "\\E", "^", "$", "*", "+", "?", "{0,1}", "{0}", "{2}", "\\b", "é", "(a|b)",
-     "(?:/|b)"]
+     "(?:/|b)", "(?s)", "(?-i)", "(?:)", "()", "(?P<n>", "\\C", "\\pL", "\\x{61}"]
 )  # fmt: skip
 expressions = st.lists(pieces, max_size=10).map("".join)
 texts = st.text("/ab%2f-.()|é", max_size=8)
@@ -36,6 +36,9 @@ def compiled(expression: str) -> re2._Regexp | None:
 @example("/a(?:b|c)|d(?:e|f)", "df")
 @example("/ab*", "/a")
 @example("/ab{0}c", "/ac")
+@example("/ab(?i)*", "/a")
+@example("/ab\\Q\\E?", "/a")
+@example("/ab+(?s)(?-i){0}c", "/ac")
 def test_what_matches_begins_as_it_must(expression: str, text: str) -> None:
     if (known := compiled(expression)) is not None and known.fullmatch(text):
         assert text.startswith(beginning(expression))
@@ -44,12 +47,13 @@ def test_what_matches_begins_as_it_must(expression: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "begins"),
     [
-        ("/repos/a-b_c/[^/]+", "/repos/a-b_c/"),
-        ("/v1/(users|repos)/x", "/v1/"),
-        ("/v1/(?:users|repos)/x", "/v1/"),
+        ("/repos/a-b_c/x", "/repos/a-b_c/x"),
+        ("/repos/a-b_c/[^/]+", "/repos/a-b_c"),
+        ("/v1/(users|repos)/x", "/v1"),
+        ("/v1/(?:users|repos)/x", "/v1"),
         ("/v1/items?", "/v1/item"),
-        ("/v1/items+", "/v1/items"),
-        ("/" + "a" * 100, "/" + "a" * 63),
+        ("/v1/items+", "/v1/item"),
+        ("/" + "a" * 100, "/" + "a" * 62),
         ("/a|/b", ""),
         ("/a(b|c)|/d", ""),
         ("(?i)/a", ""),
@@ -74,6 +78,13 @@ def test_however_many_there_are_all_that_match_are_found(size: int) -> None:
     for path in ("/v1/x7", "/v2/x1/y", "/x7", "/a1", "/V0/x3", "/v/x5", "/", "/v1/y9", "/q", "x"):
         expected = [n for n in reversed(range(size)) if one_by_one[written[n]].fullmatch(path)]
         assert paths.matching(path) == expected
+
+
+@pytest.mark.parametrize("odd", ["/secret/b(?i)*", "/secret/b\\Q\\E*", "/secret/b+(?s){0}"])
+def test_an_odd_expression_among_many_is_not_lost(odd: str) -> None:
+    paths = Paths(["/.*", *(f"/{n}" for n in range(PART_RULES)), odd])
+    assert paths.matching("/secret/") == [PART_RULES + 1, 0]
+    assert paths.matching("/other/") == [0]
 
 
 def test_a_path_is_held_only_against_what_begins_like_it(monkeypatch: pytest.MonkeyPatch) -> None:
