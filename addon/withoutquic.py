@@ -32,11 +32,11 @@ class LeftOut:
 def leave_out_quic() -> None:
     """Keep the modules of LEFT_OUT from being loaded. To be called before mitmproxy is; it holds for the process.
 
-    Raises RuntimeError when they are loaded already: then there would be two of each class.
+    Does nothing where one of them is loaded already: there would be two of each class, and nothing to be saved.
     """
+    if not sys.modules.keys().isdisjoint(LEFT_OUT):
+        return
     for name, classes in LEFT_OUT.items():
-        if name in sys.modules:
-            raise RuntimeError(f"{name} is loaded already")
         module = ModuleType(name, "Left out by impyard.")
         for each in classes:
             setattr(module, each, type(each, (LeftOut,), {}))

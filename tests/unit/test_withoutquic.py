@@ -53,6 +53,14 @@ def test_a_name_that_mitmproxy_wants_and_nobody_knows_stops_the_gateway(module: 
     assert done.returncode == 1 and f"ImportError: cannot import name '{name}'" in done.stderr
 
 
-def test_what_is_loaded_already_is_not_left_out() -> None:
-    done = run(LEAVE_OUT, "import mitmproxy.proxy.layers", "leave_out_quic()")
-    assert done.returncode == 1 and "is loaded already" in done.stderr
+def test_what_is_loaded_already_stays_and_is_the_only_one_of_its_kind() -> None:
+    done = run(
+        LEAVE_OUT,
+        "import mitmproxy.proxy.layers.quic as before",
+        "leave_out_quic()",
+        "import sys, impyard.addon.gateway",
+        "assert sys.modules['mitmproxy.proxy.layers.quic'] is before",
+        "from mitmproxy.proxy.layers import http",
+        "assert http.Http3Server.__module__ == 'mitmproxy.proxy.layers.http._http3'",
+    )
+    assert done.returncode == 0, done.stderr
