@@ -134,7 +134,7 @@ def beginning(expression: str) -> str:
     assert plain is not None
     end = plain.end()
     # What follows may make the last letter one that can be missing, and not only when it stands right behind it: RE2
-    # reads both "b(?i)*" and "b\\Q\\E*" as "b*".
+    # reads both "b(?i)*" and "b\Q\E*" as "b*".
     return expression if end == len(expression) else expression[: max(0, end - 1)]
 
 

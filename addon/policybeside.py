@@ -25,16 +25,23 @@ LIMIT_S = 5.0
 _TURN_S = 0.00005
 # A rest is about as long as a new connection takes the loop. Very big policies have to do without in the end.
 _WORK_S, _REST_S, _RESTS_S = 0.002, 0.006, 1.0
+# Processor time that a policy may take in the loop: several times what usual ones take that are small enough for it.
+_AT_ONCE_S = 0.05
 
 Contents = Sequence[tuple[Path, bytes]]
 
 
 def loaded(contents: Contents, root: Path | None, rest: Callable[[], None] | None = None) -> Policy | PolicyError:
-    """The policy in files that were read, or what keeps it from being used. Never raises: what fails, denies."""
+    """The policy in files that were read, or what keeps it from being used. What fails, denies.
+
+    Raises nothing but Costly, when `rest` does.
+    """
     try:
         return read_policy(contents, root=root, rest=rest)
     except PolicyError as exc:
         return exc
+    except Costly:
+        raise
     except Exception as exc:
         logger.error("a policy could not be loaded", exc_info=exc)
         return FAILED
@@ -106,6 +113,24 @@ class _Loading(threading.Thread):
             self.result = loaded(self._contents, self._root, _Pace())
         finally:
             sys.setswitchinterval(before)
+
+
+class Costly(Exception):
+    """A policy takes longer than the loop can spare."""
+
+
+class Budget:
+    """Called between two pieces of work: raises Costly once they have taken too long together.
+
+    A small file can be much work: YAML's aliases repeat what they name, and some expressions are costly to compile.
+    """
+
+    def __init__(self) -> None:
+        self._until = time.thread_time() + _AT_ONCE_S
+
+    def __call__(self) -> None:
+        if time.thread_time() > self._until:
+            raise Costly
 
 
 class _Pace:

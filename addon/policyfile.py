@@ -307,6 +307,8 @@ class _Reader:
             raw = self.nodes.text(item, f'query "{short(key)}"')
             if raw is not None and (expression := self.expression(item, f'query "{short(key)}"', raw)):
                 found.append((key, expression))
+            if self.nodes.rest is not None:
+                self.nodes.rest()
         return tuple(found)
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from impyard.addon.errors import Fault, PolicyError
 from impyard.addon.policy import MAX_BYTES, Policy, open_file, shown, unreadable
-from impyard.addon.policybeside import FAILED, Beside, loaded
+from impyard.addon.policybeside import FAILED, Beside, Budget, Costly, loaded
 
 # A file that changed less than this ago may change again without a new time stamp: kernels stamp files with the time
 # of their last tick, up to 10 ms old. It is compared by content until it is older.
@@ -25,7 +25,7 @@ _RACY_NS = 100_000_000
 # How long a file that is being written, or may be, is left alone before the next look.
 _SETTLE_S = 0.005
 _ATTEMPTS = 8
-# What files may have together to be compiled at once, in some 10 ms at most. It is about 300 rules.
+# What files may have together to be compiled at once, in some 10 ms as a rule. It is about 300 rules.
 AT_ONCE_BYTES = 32 << 10
 # Who has not looked for longer than this does not know how old the change is, and waits for the new policy. A gateway
 # looks every second (addon/sweep.py).
@@ -101,13 +101,19 @@ class PolicySource:
             self._load(contents)
 
     def _load(self, contents: list[tuple[Path, bytes]]) -> None:
+        unwatched = time.monotonic() - self._looked > UNWATCHED_S
         small = sum(len(data) for _, data in contents) <= AT_ONCE_BYTES
-        if small or time.monotonic() - self._looked > UNWATCHED_S:
-            self._beside.drop()
-            self._current = FAILED
-            self._current = loaded(contents, self.root)
-        else:
+        if not unwatched and not small:
             self._beside.load(contents)
+            return
+        before, self._current = self._current, FAILED
+        try:
+            self._current = loaded(contents, self.root, None if unwatched else Budget())
+        except Costly:
+            self._current = before
+            self._beside.load(contents)
+        else:
+            self._beside.drop()
 
 
 class _Unsettled(Exception):

@@ -243,3 +243,47 @@ def test_a_loader_that_fails_leaves_no_older_policy_in_force(file: Path, monkeyp
     monkeypatch.setattr(policybeside, "read_policy", fail)
     assert error(source) == "policy: could not be loaded"
     assert error(source) == "policy: could not be loaded"
+
+
+@pytest.mark.parametrize(
+    "costly",
+    [
+        "  - host: c.test\n    policies:\n      - action: ALLOW\n        method: GET\n        path: /\n        query:\n"
+        + "".join(f"          k{n}: '\\pL{{1,200}}x{n}'\n" for n in range(40)),
+        "  - host: c0.test\n    policies: &rules\n"
+        + "".join(f"      - {{action: ALLOW, method: GET, path: /{n}}}\n" for n in range(200))
+        + "".join(f"  - {{host: c{n}.test, policies: *rules}}\n" for n in range(1, 400)),
+    ],
+    ids=["expressions", "aliases"],
+)
+def test_a_small_file_that_is_much_work_is_loaded_beside_the_loop(file: Path, costly: str) -> None:
+    source = PolicySource([file], file.parent)
+    before = source.current()
+    text = "networkPolicies:\n  - {host: b.test, policies: [{action: DENY, method: '*', path: /}]}\n" + costly
+    assert len(text) < policysource.AT_ONCE_BYTES
+    file.write_text(text)
+    began = time.thread_time()
+    assert source.current() is before
+    assert time.thread_time() - began < 0.3  # of some seconds of work
+    assert source.current() is before
+    end = time.monotonic() + 60
+    while not isinstance(found := source.current(), Policy) or found is before:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    assert found.entries[0].host == "b.test"
+
+
+def test_what_is_costly_does_not_bring_back_what_was_missing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = PolicySource([file], file.parent)
+    hosts(source)
+    file.unlink()
+    missing = error(source)
+    monkeypatch.setattr(policybeside, "_AT_ONCE_S", -1.0)
+    file.write_text(OTHER)
+    seen = {str(found) for _ in range(3) if isinstance(found := source.current(), PolicyError)}
+    assert seen <= {missing}
+    end = time.monotonic() + 60
+    while not isinstance(found := source.current(), Policy):
+        assert str(found) == missing
+        assert time.monotonic() < end
+    assert hosts(source) == ["b.test"]
