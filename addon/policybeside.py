@@ -26,7 +26,7 @@ _TURN_S = 0.00005
 # A rest is about as long as a new connection takes the loop. Very big policies have to do without in the end.
 _WORK_S, _REST_S, _RESTS_S = 0.002, 0.006, 1.0
 # Processor time that a policy may take in the loop: several times what usual ones take that are small enough for it.
-_AT_ONCE_S = 0.05
+AT_ONCE_S = 0.05
 
 Contents = Sequence[tuple[Path, bytes]]
 
@@ -126,7 +126,7 @@ class Budget:
     """
 
     def __init__(self) -> None:
-        self._until = time.thread_time() + _AT_ONCE_S
+        self._until = time.thread_time() + AT_ONCE_S
 
     def __call__(self) -> None:
         if time.thread_time() > self._until:

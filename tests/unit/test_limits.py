@@ -9,7 +9,7 @@ import pytest
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.limits import DEFAULTS, KIB, MIB, Limits, limits_of
-from impyard.addon.policybeside import LIMIT_S
+from impyard.addon.policybeside import AT_ONCE_S, LIMIT_S
 from impyard.addon.policysource import AT_ONCE_BYTES
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
@@ -31,7 +31,8 @@ def test_each_limit_is_documented_with_its_number(name: str) -> None:
 
 def test_how_soon_a_changed_policy_is_in_force_is_documented() -> None:
     text = DOCUMENT.read_text()
-    assert f"changed policy of more than {AT_ONCE_BYTES // KIB} KiB, until it is in force | {LIMIT_S:g} s" in text
+    much = f"{AT_ONCE_BYTES // KIB} KiB or {AT_ONCE_S * 1000:g} ms"
+    assert f"changed policy of more than {much}, until it is in force | {LIMIT_S:g} s" in text
     assert f"From {LIMIT_S:g} seconds of\nloading" in text
 
 

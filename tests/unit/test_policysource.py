@@ -278,7 +278,7 @@ def test_what_is_costly_does_not_bring_back_what_was_missing(file: Path, monkeyp
     hosts(source)
     file.unlink()
     missing = error(source)
-    monkeypatch.setattr(policybeside, "_AT_ONCE_S", -1.0)
+    monkeypatch.setattr(policybeside, "AT_ONCE_S", -1.0)
     file.write_text(OTHER)
     seen = {str(found) for _ in range(3) if isinstance(found := source.current(), PolicyError)}
     assert seen <= {missing}
