@@ -275,6 +275,8 @@ class _Shown:
         except (OSError, ImpyardError) as exc:
             # The judge goes on without its audience: a closed pipe or terminal is no reason to stop judging.
             click.echo(f"warning: decisions are no longer shown: {exc}", err=True)
+        while not self._ended.wait(TEND_S):
+            tend(self._log.parent)
 
     def _pause(self, seconds: float) -> None:
         if self._last:

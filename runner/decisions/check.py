@@ -20,6 +20,7 @@ from impyard.runner import runs
 from impyard.runner.decisions import logread
 from impyard.runner.decisions.filelist import FileList, Known, names
 from impyard.runner.decisions.logfiles import Log, open_log, rotated_name
+from impyard.runner.decisions.outcomes import path_beside
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import read_receipt
 from impyard.runner.text import columns_of, counted, visible, wrapped
@@ -44,6 +45,7 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
         unreadable = {path.name for path, _ in said}
         named += [_fault(name, 0, 0, what) for name, what in _missing(known, log, found, unreadable)]
         named += [_fault(*numbered.place(fault.line), fault.what) for fault in faults]
+    named += _of_outcomes(known, path_beside(log))
     lines = counted(count, "line")
     if as_json:
         click.echo(json.dumps({"ok": not named, "lines": count, "faults": named}))
@@ -102,6 +104,17 @@ def _missing(known: Known, log: Path, found: Log | None, said: set[str]) -> Iter
             yield name, f"it is missing, with the {known.sizes[name]} bytes that it held; {hint}"
         elif size is not None and size != known.sizes[name]:
             yield name, f"exchanged or edited: it holds {size} bytes, and held {known.sizes[name]}"
+
+
+def _of_outcomes(known: Known, log: Path) -> list[dict[str, Any]]:
+    """What is wrong with the rotated files of outcomes, which have no chain."""
+    said: dict[tuple[Path, str], None] = {}
+    try:
+        with open_log(log, say=lambda path, what: said.setdefault((path, what))) or nullcontext() as found:
+            missing = list(_missing(known, log, found, {path.name for path, _ in said}))
+    except ImpyardError as exc:
+        return [_fault(log.name, 0, 0, exc.message)]
+    return [_fault(path.name, 0, 0, what) for path, what in said] + [_fault(name, 0, 0, what) for name, what in missing]
 
 
 class _Numbered:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +17,13 @@ from impyard.addon.decisions import line_hash
 from impyard.addon.errors import ImpyardError
 from impyard.runner.decisions import logread
 from impyard.runner.decisions.lines import parse
-from impyard.runner.decisions.logfiles import Rotated, only, open_file, rotated_name
+from impyard.runner.decisions.logfiles import Rotated, only, open_file, open_log, rotated_name
 from impyard.runner.project import RUN_ID
 from impyard.runner.times import now
 
 NAME = "rotated.jsonl"
 _A_LINE = 2000  # ends of runs in one line
+_PLACE = re.compile(rb'"run":"([^"\\]{1,200})","seq":([0-9]{1,18}),')  # as the judge writes it
 
 
 class Known(NamedTuple):
@@ -43,9 +46,10 @@ class FileList:
         """Note a file. Raises OSError."""
         self._append([{"file": name, "bytes": size, "ts": now()}])
 
-    def removed(self, file: Rotated, *, with_ends: bool) -> None:
-        """Note that a file is going to be removed. Raises OSError."""
-        ends, lines = _ends(file.path, self._runs) if with_ends else ({}, 0)
+    def removed(self, file: Rotated, begun: set[str] | None) -> None:
+        """Note that a file is going to be removed, one of decisions with where the chains stood that may be asked for;
+        `begun` are runs that go on in files that stay. Raises OSError."""
+        ends, lines = _ends(file.path, self._runs, begun) if begun is not None else ({}, 0)
         items = list(ends.items())
         parts = [dict(items[at : at + _A_LINE]) for at in range(0, len(items), _A_LINE)]
         records = [{"removed": file.path.name, "ends": part} for part in parts]
@@ -66,14 +70,17 @@ class FileList:
         return known
 
     def _append(self, records: Iterable[dict[str, Any]]) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(self._path, flags, 0o600)
         try:
             theirs = os.stat(self._runs)
             if os.fstat(descriptor).st_uid != theirs.st_uid and os.geteuid() == 0:
                 os.fchown(descriptor, theirs.st_uid, theirs.st_gid)
+            size = os.fstat(descriptor).st_size
+            # Half a line that a full disk left must not take the next one with it.
+            begin = b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
             for record in records:
-                line = json.dumps(record).encode() + b"\n"
+                line, begin = begin + json.dumps(record).encode() + b"\n", b""
                 if os.write(descriptor, line) != len(line):
                     raise OSError(f"{self._path} could not be written as a whole")
             os.fsync(descriptor)
@@ -98,9 +105,28 @@ def _take(record: dict[str, Any], known: Known, runs: Path) -> None:
             known.ends[run] = (int(seq), str(last))
 
 
-def _ends(path: Path, runs: Path) -> tuple[dict[str, tuple[int, str]], int]:
-    """The last line of each run in a file that may be asked for again: of runs that are kept, and of gateways. And how
-    many lines there are."""
+def begun_in(log: Path, files: list[Rotated]) -> set[str]:
+    """The runs that go on behind these files, the oldest of a log of decisions. Raises ImpyardError."""
+    begun: set[str] = set()
+    seen: set[str] = set()
+    paths = {each.path for each in files}
+    with open_log(log) or nullcontext() as found:
+        if found is None:
+            return begun
+        start = next((base for path, base in found.bounds() if path not in paths), found.size)
+        for _, piece in logread.blocks(found, start, found.size):
+            for run, seq in _PLACE.findall(piece):
+                name = run.decode("ascii", "replace")
+                if name not in seen:
+                    seen.add(name)
+                    if seq != b"1":
+                        begun.add(name)
+    return begun
+
+
+def _ends(path: Path, runs: Path, begun: set[str]) -> tuple[dict[str, tuple[int, str]], int]:
+    """The last line of each run in a file that may be asked for again: of runs that are kept or go on, and of gateways.
+    And how many lines there are."""
     ends: dict[str, tuple[int, str]] = {}
     kept: dict[str, bool] = {}
     lines = 0
@@ -114,7 +140,9 @@ def _ends(path: Path, runs: Path) -> tuple[dict[str, tuple[int, str]], int]:
             if entry is None:
                 continue
             if entry.run not in kept:
-                kept[entry.run] = RUN_ID.fullmatch(entry.run) is None or (runs / entry.run).is_dir()
+                kept[entry.run] = (
+                    entry.run in begun or RUN_ID.fullmatch(entry.run) is None or (runs / entry.run).is_dir()
+                )
             if kept[entry.run]:
                 ends[entry.run] = (entry.seq, line_hash(line.text))
     return ends, lines

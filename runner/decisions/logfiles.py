@@ -98,6 +98,7 @@ class Log:
 
     def __init__(self, path: Path, parts: list[_Part], live: int | None, say: Say) -> None:
         self._path, self._parts, self._live, self._say = path, parts, live, say
+        self._sizes = {part.path: part.size for part in parts}
         self._bases: list[int] = []
         base = 0
         for part in parts:
@@ -162,7 +163,7 @@ class Log:
 
     def text_size(self, path: Path) -> int | None:
         """The bytes of a rotated file's text; None for a file that is not read."""
-        return next((part.size for part in self._parts if part.path == path), None)
+        return self._sizes.get(path)
 
     def written_until(self, ts: str) -> int:
         """A byte before which all lines of the time `ts` or older stand, where the names of files tell."""
@@ -216,12 +217,18 @@ class Log:
             self._open.move_to_end(number)
             return found
         part = self._parts[number]
-        if part.index is None and not part.path.exists():  # it was compressed meanwhile, and is the same text
-            again = _rotated_part(Rotated("", part.path.with_name(f"{part.path.name}.gz")), self._say)
-            if again is not None and again.size == (part.size or 0) + len(part.torn):
-                part = self._parts[number] = again
         try:
-            descriptor = os.open(part.path, _FLAGS | os.O_NOFOLLOW)
+            try:
+                descriptor = os.open(part.path, _FLAGS | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                if part.index is not None:
+                    raise
+                # It was compressed meanwhile, and is the same text.
+                again = _rotated_part(Rotated("", part.path.with_name(f"{part.path.name}.gz")), self._say)
+                if again is None or again.size != (part.size or 0) + len(part.torn):
+                    raise
+                part = self._parts[number] = again
+                descriptor = os.open(part.path, _FLAGS | os.O_NOFOLLOW)
         except OSError as exc:
             self._say(part.path, f"it cannot be read: {(exc.strerror or str(exc)).lower()}")
             return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.decisions.logfiles import Log, open_file
+from impyard.runner.decisions.logfiles import Log, Rotated, only, open_file, rotated
 
 BLOCK_BYTES = 256 * 1024
 # The writer caps a line at 32 KiB; what is longer is damage, and must not be read into memory whole.
@@ -166,6 +166,7 @@ class Tail:
         self._reader: _FileReader | None = None
         # Was renamed. Who had it open may have written one more line to it before that was noticed.
         self._before: _FileReader | None = None
+        self._stamp = ""  # of the newest file that was rotated before the one that is read
         if log is not None:
             if log.live is not None:
                 descriptor, begin = log.live
@@ -174,6 +175,7 @@ class Tail:
             with log:
                 assert log.live is not None
                 self._reader = _FileReader(os.dup(log.live[0]), start)
+        self._rotated_since()
 
     def lines(self) -> Iterator[Line]:
         """The lines that are whole by now and were not given yet."""
@@ -193,19 +195,42 @@ class Tail:
                 assert opened.live is not None
                 descriptor = os.dup(opened.live[0])
             before, self._reader = self._reader, _FileReader(descriptor, 0)
-            if before is None:
-                continue
-            if self._before is None and not os.path.sameopenfile(before.descriptor, descriptor):
-                self._before = before
-            else:  # cut, or exchanged twice at once
-                yield from before.lines(rest=True)
-                before.close()
+            passed = self._rotated_since()
+            if passed and before is not None and (passed[0].is_packed or _is_at(passed[0].path, before.descriptor)):
+                del passed[0]  # what `before` is called now
+            if before is not None:
+                if self._before is None and not passed and not os.path.sameopenfile(before.descriptor, descriptor):
+                    self._before = before
+                else:  # cut, or exchanged more than once since the last look
+                    yield from before.lines(rest=True)
+                    before.close()
+            for each in passed:  # this process stood still for long, as one whose output is not read does
+                if (missed := only(each.path)) is not None:
+                    with missed:
+                        yield from forward(missed)
+
+    def _rotated_since(self) -> list[Rotated]:
+        """The files that were rotated between the last call and the file that is read now, oldest first."""
+        files = []
+        for each in rotated(self._path):
+            if self._reader is not None and not each.is_packed and _is_at(each.path, self._reader.descriptor):
+                break  # it was rotated again by now
+            files.append(each)
+        since, self._stamp = self._stamp, files[-1].stamp if files else ""
+        return [each for each in files if each.stamp > since]
 
     def close(self) -> None:
         for reader in (self._reader, self._before):
             if reader is not None:
                 reader.close()
         self._reader = self._before = None
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+    except OSError:
+        return False
 
 
 def _is_replaced(path: Path, reader: _FileReader) -> bool:

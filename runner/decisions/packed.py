@@ -68,6 +68,8 @@ def read_index(descriptor: int) -> Index:
     if data != _member(_INDEX, sizes.tobytes()):
         raise Damaged("its index was changed")
     for each in _little(sizes):
+        if each > block_bytes + (block_bytes >> 8) + 100:  # more than what cannot be compressed becomes
+            raise Damaged("its index was changed")
         starts.append(at)
         at += each
     starts.append(at)

@@ -38,23 +38,26 @@ def rotate_command(ctx: click.Context, project: Path | None, if_due: bool, keep:
     try:
         renamed = rotate(runs, only_due=if_due)
         settle(renamed)
-        for each in pack_all(runs):
-            name = visible(each.path.name)
-            if isinstance(each, Rotated):
-                click.echo(f"{name}: somebody may still write to it; it is compressed the next time")
-            else:
-                click.echo(f"{name}: {size_text(each.size)} in {size_text(each.packed_size)}")
-        if keep is not None:
-            for path in remove_before(runs, datetime.fromisoformat(keep).astimezone(UTC)):
-                click.echo(f"{visible(path.name)}: removed")
+        try:
+            for each in pack_all(runs):
+                name = visible(each.path.name)
+                if isinstance(each, Rotated):
+                    click.echo(f"{name}: somebody may still write to it; it is compressed the next time")
+                else:
+                    click.echo(f"{name}: {size_text(each.size)} in {size_text(each.packed_size)}")
+        finally:  # old files are removed on a full disk too
+            if keep is not None:
+                for path in remove_before(runs, datetime.fromisoformat(keep).astimezone(UTC)):
+                    click.echo(f"{visible(path.name)}: removed")
         files = [each.path for log in logs_of(runs) for each in rotated(log)]
-        size = sum(path.stat().st_size for path in files)
+        size = sum(path.stat().st_size for path in files if path.exists())
     except OSError as exc:
+        where = exc.filename if isinstance(exc.filename, str) else runs
         raise ImpyardError(
-            f"cannot rotate the logs in {runs}: {(exc.strerror or str(exc)).lower()}",
+            f"cannot rotate the logs, {where}: {(exc.strerror or str(exc)).lower()}",
             hint="they are whole all the same; free some space or mend the permissions",
         ) from exc
     if not renamed:
-        click.echo("nothing to rotate: the log is " + ("not due" if if_due else "empty"))
+        click.echo("nothing to rotate: the log is " + ("not due" if if_due else "empty, or somebody else is at it"))
     click.echo(f"{len(files)} rotated {'file' if len(files) == 1 else 'files'}, {size_text(size)}")
     return 0

@@ -9,7 +9,9 @@ and read once.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import itertools
 import os
 import stat
 import sys
@@ -21,8 +23,8 @@ from typing import NamedTuple
 
 from impyard.addon.logmarks import TORN
 from impyard.runner.decisions import packed
-from impyard.runner.decisions.filelist import FileList
-from impyard.runner.decisions.logfiles import Rotated, rotated, stamp_of, time_of
+from impyard.runner.decisions.filelist import FileList, begun_in
+from impyard.runner.decisions.logfiles import Rotated, rotated, rotated_name, stamp_of, time_of
 from impyard.runner.decisions.tend import is_due
 
 SETTLED_S = 2.0  # since the last line: longer than a gateway of an earlier version takes from its look to its write
@@ -63,6 +65,8 @@ def rotate(runs: Path, *, only_due: bool = False) -> list[Path]:
         # Names sort by time, be the clock set back.
         stamp = stamp_of(max([now, *(time + timedelta(milliseconds=1) for time in newest)]))
         names = [log.with_name(f"{log.stem}-{stamp}{log.suffix}") for log in logs]
+        if any(rotated_name(log, name.name) is None for log, name in zip(logs, names, strict=True)):
+            raise OSError("the name of its newest file is of a time so late that none comes after it")
         for log, name in zip(logs, names, strict=True):
             log.rename(name)
         _sync(runs)
@@ -76,23 +80,42 @@ def settle(names: list[Path]) -> None:
 
 
 def pack_all(runs: Path, *, settled_s: float | None = None) -> Iterator[Packed | Rotated]:
-    """Compress the rotated files that nobody writes to; those that must wait are given as they are. Raises OSError."""
+    """Compress the rotated files that nobody writes to; those that must wait are given as they are.
+
+    Raises OSError when one could not be compressed, behind all the others.
+    """
+    trouble: OSError | None = None
     for log in logs_of(runs):
         for each in rotated(log):
-            if not each.is_packed:
-                yield _pack(each, SETTLED_S if settled_s is None else settled_s) or each
+            if each.is_packed:
+                continue
+            try:
+                done = _pack(each, SETTLED_S if settled_s is None else settled_s)
+            except OSError as exc:
+                trouble = trouble or exc
+                continue
+            if done is not None:
+                yield done
+            elif each.path.exists():  # else somebody else compressed it
+                yield each
+    if trouble is not None:
+        raise trouble
 
 
 def remove_before(runs: Path, time: datetime) -> list[Path]:
-    """Remove what was rotated before this time, and note it, with where the runs' chains stood. Raises OSError."""
+    """Remove what was rotated before this time, and note it, with where the runs' chains stood. Raises OSError.
+
+    Nothing goes that is younger than a file that stays: where a chain stood tells nothing of lines before.
+    """
     gone = []
     with _alone(runs) as is_alone:
         for log in logs_of(runs) if is_alone else ():
-            for each in rotated(log):
-                if each.is_packed and time_of(each.stamp) < time:
-                    FileList(runs).removed(each, with_ends=log.stem == "decisions")
-                    each.path.unlink()
-                    gone.append(each.path)
+            old = list(itertools.takewhile(lambda each: each.is_packed and time_of(each.stamp) < time, rotated(log)))
+            begun = begun_in(log, old) if log.stem == "decisions" and old else None
+            for each in old:
+                FileList(runs).removed(each, begun)
+                each.path.unlink()
+                gone.append(each.path)
         _sync(runs)
     return gone
 
@@ -108,12 +131,17 @@ def _pack(each: Rotated, settled_s: float) -> Packed | None:
         return None
     try:
         status = os.fstat(source)
-        if not stat.S_ISREG(status.st_mode) or time.time() - status.st_mtime < settled_s:
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not an ordinary file", str(path))
+        if time.time() - status.st_mtime < settled_s:
             return None
         try:
             fcntl.flock(source, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            there = os.stat(path, follow_symlinks=False)
         except OSError:
             return None
+        if (there.st_dev, there.st_ino) != (status.st_dev, status.st_ino):
+            return None  # somebody else compressed it before we had the lock
         if status.st_size and os.pread(source, 1, status.st_size - 1) != b"\n":
             os.write(source, TORN)
         size = os.fstat(source).st_size
@@ -159,13 +187,13 @@ def _write_draft(source: int, size: int, draft: Path, status: os.stat_result) ->
 
 @contextlib.contextmanager
 def _alone(runs: Path) -> Iterator[bool]:
-    """Whether nobody else rotates or removes in the block."""
+    """Whether nobody else rotates or removes in the block. Raises OSError where there are no locks."""
     handle = os.open(runs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_alone = True
-        except OSError:
+        except BlockingIOError:
             is_alone = False
         yield is_alone
     finally:
@@ -192,9 +220,17 @@ def main(runs: Path) -> None:
     """Compress what was rotated, as soon as it is settled."""
     os.nice(NICE)
     deadline = time.monotonic() + WAIT_S
+    while _some_wait(runs) and time.monotonic() < deadline:
+        time.sleep(SETTLED_S / 2)
+
+
+def _some_wait(runs: Path) -> bool:
+    """Compress all that can be; whether something must wait."""
+    waiting = 0
     with contextlib.suppress(OSError):
-        while any(isinstance(each, Rotated) for each in pack_all(runs)) and time.monotonic() < deadline:
-            time.sleep(SETTLED_S / 2)
+        for each in pack_all(runs):
+            waiting += isinstance(each, Rotated)
+    return waiting > 0
 
 
 if __name__ == "__main__":

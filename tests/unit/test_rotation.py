@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gzip
 import os
+import struct
 import subprocess
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -256,6 +259,127 @@ def test_wherever_compressing_is_killed_each_line_is_there_once(
     assert sorted(path.name for path in runs.iterdir() if path.name.startswith(".")) == []
 
 
+def test_a_file_that_cannot_be_compressed_keeps_no_other_from_it(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotation, "WAIT_S", 0.0)
+    monkeypatch.setattr(rotation, "SETTLED_S", 0.0)
+    (runs / "decisions-20200101T000000.000Z.jsonl").symlink_to("/etc/hostname")
+    (runs / "decisions-20200102T000000.000Z.jsonl").mkdir()
+    os.mkfifo(runs / "decisions-20200103T000000.000Z.jsonl")
+    idle = DecisionLog(log_of(runs), "idle")
+    write(idle)
+    [held] = rotation.rotate(runs)
+    filled(runs)
+    [free] = rotation.rotate(runs)
+    with pytest.raises(OSError, match="symbolic links"):
+        pack(runs)
+    assert held.exists()
+    assert not free.exists()
+    filled(runs)
+    [free] = rotation.rotate(runs)
+    rotation.main(runs)
+    assert held.exists()
+    assert not free.exists()
+
+
+def test_two_that_compress_the_same_file_do_not_bring_it_back(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one may be through with it, and it removed, between our opening and our lock."""
+    filled(runs)
+    rotation.rotate(runs)
+    lock = fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        monkeypatch.undo()
+        assert len(pack(runs)) == 1
+        assert len(rotation.remove_before(runs, datetime.now(UTC) + timedelta(days=1))) == 1
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert pack(runs) == []
+    assert rotated(log_of(runs)) == []
+
+
+def test_no_file_is_removed_before_an_older_one_that_stays(runs: Path) -> None:
+    idle, busy = DecisionLog(log_of(runs), "idle"), DecisionLog(log_of(runs), "busy")
+    lines = write(idle) + write(busy)
+    rotation.rotate(runs)
+    lines += write(busy)
+    rotation.rotate(runs)
+    lines += write(busy)
+    pack(runs)
+    assert rotation.remove_before(runs, datetime.now(UTC) + timedelta(days=1)) == []
+    idle.close()
+    pack(runs)
+    assert len(rotation.remove_before(runs, datetime.now(UTC) + timedelta(days=1))) == 2
+    assert lines_of(runs) == lines[-1:]
+    assert verify(lines_of(runs), before=FileList(runs).read().ends) == []
+
+
+def test_where_the_chain_of_a_run_stood_is_kept_although_the_run_was_pruned(runs: Path) -> None:
+    ended, going_on = "20260101-000000-aaaa", "20260102-000000-bbbb"
+    logs = [DecisionLog(log_of(runs), ended), DecisionLog(log_of(runs), going_on)]
+    for log in logs:
+        write(log)
+    rotation.rotate(runs)
+    after = write(logs[1])
+    logs[0].close()
+    pack(runs)
+    rotation.remove_before(runs, datetime.now(UTC) + timedelta(days=1))
+    assert list(FileList(runs).read().ends) == [going_on]
+    assert lines_of(runs) == after
+    assert verify(after, before=FileList(runs).read().ends) == []
+
+
+def test_half_a_line_in_the_list_of_files_does_not_take_the_next_one_with_it(runs: Path) -> None:
+    filled(runs)
+    (runs / "rotated.jsonl").write_bytes(b'{"file": "decisions-')
+    [name] = rotation.rotate(runs)
+    pack(runs)
+    assert list(FileList(runs).read().sizes) == [f"{name.name}.gz"]
+
+
+def test_nothing_is_rotated_to_a_name_that_no_reader_takes_for_a_part_of_the_log(runs: Path) -> None:
+    last = runs / "decisions-29991231T235959.999Z.jsonl"
+    last.touch()
+    lines = filled(runs)
+    with pytest.raises(OSError, match="so late"):
+        rotation.rotate(runs)
+    assert lines_of(runs) == lines
+
+
+def test_nothing_is_rotated_without_locks(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that rotate at once could take each other's name."""
+
+    def none(_descriptor: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    filled(runs)
+    monkeypatch.setattr(fcntl, "flock", none)
+    with pytest.raises(OSError, match="No locks"):
+        rotation.rotate(runs)
+    assert log_of(runs).exists()
+
+
+def test_an_index_that_calls_a_block_larger_than_it_can_be_is_not_believed(runs: Path) -> None:
+    """Else a sparse file of gigabytes would be read into memory at once."""
+    path = runs / "decisions-20260101T000000.000Z.jsonl.gz"
+    claimed = 3 << 30
+    index = packed._member(packed._INDEX, struct.pack("<I", claimed))
+    end = packed._member(packed._END, packed._TAIL.pack(1 << 20, 100, 1, len(index)))
+    with path.open("wb") as file:
+        file.truncate(claimed)
+        file.seek(claimed)
+        file.write(index + end)
+    with path.open("rb") as file, pytest.raises(packed.Damaged, match="index"):
+        packed.read_index(file.fileno())
+
+
+@given(data=st.binary(max_size=3000), level=st.integers(0, 9))
+def test_no_block_is_larger_than_an_index_may_say(data: bytes, level: int) -> None:
+    noise = os.urandom(len(data))
+    for text in (data, noise):
+        assert len(zlib.compress(text, level, zlib.MAX_WBITS | 16)) <= len(text) + (len(text) >> 8) + 100
+
+
 def test_a_full_disk_leaves_the_plain_file(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = filled(runs, 50)
     rotation.rotate(runs)
@@ -340,6 +464,26 @@ def test_following_goes_on_over_a_rotation_and_sees_what_came_late_to_the_old_fi
     with log.open("ab") as file:
         file.write(b"four\n")
     assert [line.text for line in tail.lines()] == [b"four"]
+    tail.close()
+
+
+def test_following_that_stood_still_over_several_rotations_misses_nothing(runs: Path) -> None:
+    log = log_of(runs)
+    log.write_bytes(b"old\n")
+    rotation.rotate(runs)
+    log.write_bytes(b"one\n")
+    tail = logread.Tail(log, 0)
+    expected = []
+    for number in range(4):
+        with log.open("ab") as file:
+            file.write(b"%d\n" % number)
+        expected.append(b"%d" % number)
+        rotation.rotate(runs)
+        if number == 2:
+            pack(runs)
+    log.write_bytes(b"new\n")
+    assert [line.text for line in tail.lines()] == [b"one", *expected, b"new"]
+    assert list(tail.lines()) == []
     tail.close()
 
 

@@ -216,6 +216,33 @@ def test_tampering_with_a_rotated_file_is_named_and_the_rest_is_still_read(
     assert call("--summary").status == 0
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_file_of_outcomes_that_is_gone_or_cut_is_named(
+    files: list[Path], call: Callable[..., Result], tmp_path: Path, is_cut: bool
+) -> None:
+    path = rotated(tmp_path / "runs" / "outcomes.jsonl")[0].path
+    if is_cut:
+        os.truncate(path, 100)
+    else:
+        path.unlink()
+    result = call("--verify", "--json")
+    assert [fault["file"] for fault in json.loads(result.out)["faults"]] == [path.name]
+    assert result.status == 1
+    assert call("--verify").out == ""
+
+
+def test_removing_goes_on_when_compressing_fails(
+    files: list[Path], call: Callable[..., Result], tmp_path: Path
+) -> None:
+    """It makes room on a full disk."""
+    last = tmp_path / "runs" / f"decisions-{stamp_of(datetime.now(UTC) + timedelta(hours=1))}.jsonl"
+    last.mkdir()
+    result = call("rotate", "--if-due", "--keep", "now")
+    assert result.status == 1
+    assert last.name in result.err.replace("\n  ", "")
+    assert not any(path.exists() for path in files)
+
+
 def test_a_fault_is_named_by_file_line_and_byte(files: list[Path], call: Callable[..., Result]) -> None:
     edited(files[0])
     text = files[0].with_suffix("").read_bytes()
