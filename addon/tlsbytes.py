@@ -29,7 +29,12 @@ _ROOM = _FFI.new("char[]", _SLICE + _RECORD)
 
 
 class InFewPieces(TLSLayer):
-    """TLS whose readers and writers get all that there is at once."""
+    """TLS whose readers and writers get all that there is at once.
+
+    Behind the end of the other side, or a record that is none, nothing is looked at: OpenSSL would only keep it.
+    """
+
+    _is_over = False
 
     def tls_interact(self) -> CommandGenerator[None]:
         if data := b"".join(self._sealed()):
@@ -67,7 +72,9 @@ class InFewPieces(TLSLayer):
             yield commands.SendData(self.conn, sealed)
 
     def receive_data(self, data: bytes) -> CommandGenerator[None]:
-        whole, pieces, closed = memoryview(data), [], False
+        if self._is_over:
+            return
+        whole, pieces, closed, broken = memoryview(data), [], False, False
         for at in range(0, max(len(data), 1), _SLICE):
             if data:
                 self.tls.bio_write(whole[at : at + _SLICE])
@@ -81,6 +88,8 @@ class InFewPieces(TLSLayer):
                 closed = True
             except SSL.Error as exc:
                 yield commands.Log(f"TLS Error: {exc}", logging.WARNING)
+                broken = True
+            self._is_over = True
             break
         yield from self.tls_interact()
         if opened := b"".join(pieces):
@@ -88,6 +97,8 @@ class InFewPieces(TLSLayer):
         if closed:
             self.conn.state &= ~ConnectionState.CAN_READ
             yield from self.event_to_child(events.ConnectionClosed(self.conn))
+        if broken:
+            yield commands.CloseConnection(self.conn)
 
 
 class OriginTls(InFewPieces, ServerTLSLayer):

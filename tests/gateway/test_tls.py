@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import ssl
 from collections.abc import Callable
 
@@ -9,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from tests.gateway.conftest import Bed, make_bed
-from tests.support.gateway import read_reply
+from tests.support.gateway import read_head, read_reply
 from tests.support.origin import Pki
 
 pytestmark = [
@@ -17,6 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning"),  # what must be refused is offered
 ]
 
+MB = 1 << 20
 ASK = b"GET /pub/x HTTP/1.1\r\nhost: a.test\r\n\r\n"
 
 
@@ -98,3 +101,24 @@ def test_an_origin_is_not_spoken_to_below_tls_1_2(
         assert len(bed.a.seen) == (status == 200)
     finally:
         assert next(beds, None) is None
+
+
+@pytest.mark.attack("127")
+@pytest.mark.parametrize("waits", [False, True], ids=["idle", "reads an answer"])
+def test_what_comes_behind_a_broken_record_is_not_kept(bed: Bed, waits: bool) -> None:
+    """OpenSSL would keep all of it, and a box could fill the machine's memory."""
+    bed.gateway.get("https://a.test/pub/x")
+    before, offered = bed.gateway.peak_from_now(), 100 * MB
+    with bed.gateway.tls("a.test") as connection:
+        if waits:
+            connection.sendall(b"GET /pub/sse HTTP/1.1\r\nhost: a.test\r\n\r\n")
+            read_head(connection)
+        with socket.socket(fileno=os.dup(connection.fileno())) as below:
+            below.settimeout(20)
+            record = b"\x17\x03\x03\x40\x00" + bytes(16384)
+            with pytest.raises(ConnectionError):
+                for _ in range(offered // len(record)):
+                    below.sendall(record)
+    bed.a.release.set()
+    assert bed.gateway.memory_kib() - before < offered // 1024 // 4
+    assert bed.gateway.get("https://a.test/pub/x").status == 200

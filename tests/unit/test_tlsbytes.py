@@ -128,6 +128,15 @@ def test_a_changed_record_hands_nothing_on_that_comes_with_it_or_behind_it() -> 
     said = _come(tls, good + changed + _taken(origin))
     assert [event.data for event in child.heard if isinstance(event, events.DataReceived)] == [b"good"]
     assert any(isinstance(command, commands.Log) and "TLS Error" in command.message for command in said)
+    assert isinstance(said[-1], commands.CloseConnection) and said[-1].connection is tls.conn
     origin.sendall(b"later")
-    _come(tls, _taken(origin))
+    assert not _come(tls, _taken(origin))
     assert [event.data for event in child.heard if isinstance(event, events.DataReceived)] == [b"good"]
+
+
+def test_what_comes_behind_the_end_is_dropped_and_the_end_told_once() -> None:
+    tls, child, origin = _up()
+    origin.shutdown()
+    _come(tls, _taken(origin))
+    assert not _come(tls, b"more")
+    assert [type(event) for event in child.heard] == [events.ConnectionClosed]
