@@ -5,9 +5,11 @@ It is what tells a file that was taken away, exchanged or cut from one that neve
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -73,6 +75,8 @@ class FileList:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(self._path, flags, 0o600)
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "it is not an ordinary file", str(self._path))
             theirs = os.stat(self._runs)
             if os.fstat(descriptor).st_uid != theirs.st_uid and os.geteuid() == 0:
                 os.fchown(descriptor, theirs.st_uid, theirs.st_gid)
@@ -93,16 +97,23 @@ def _take(record: dict[str, Any], known: Known, runs: Path) -> None:
     if not isinstance(name, str) or rotated_name(runs / f"{name.split('-')[0]}.jsonl", name) is None:
         return
     if "file" in record:
-        known.sizes[name] = int(record["bytes"])
+        known.sizes[name] = _count(record["bytes"])
         return
     # One that is there all the same was not removed: whoever wanted to died before.
     if os.path.lexists(runs / name):
         return
     known.sizes.pop(name, None)
-    known.removed[name] = int(record.get("lines", known.removed.get(name, 0)))
+    known.removed[name] = _count(record.get("lines", known.removed.get(name, 0)))
     for run, (seq, last) in dict(record.get("ends", {})).items():
-        if seq > known.ends.get(run, (0, ""))[0]:
-            known.ends[run] = (int(seq), str(last))
+        if _count(seq) > known.ends.get(run, (0, ""))[0]:
+            known.ends[run] = (seq, str(last))
+
+
+def _count(value: object) -> int:
+    """The number, as we write it. Raises ValueError for anything else, such as infinity."""
+    if type(value) is not int or value < 0:
+        raise ValueError("no number of bytes or lines")
+    return value
 
 
 def begun_in(log: Path, files: list[Rotated]) -> set[str]:

@@ -337,6 +337,37 @@ def test_half_a_line_in_the_list_of_files_does_not_take_the_next_one_with_it(run
     assert list(FileList(runs).read().sizes) == [f"{name.name}.gz"]
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"file": "NAME", "bytes": 1e999}',
+        '{"file": "NAME", "bytes": -1}',
+        '{"file": "NAME", "bytes": true}',
+        '{"file": "../NAME", "bytes": 1}',
+        '{"removed": "NAME", "ends": {"r": [Infinity, ""]}}',
+        '{"removed": "NAME", "ends": {"r": ["9", ""]}}',
+        '{"removed": "NAME", "ends": [5]}',
+        '{"file": ["NAME"], "bytes": 1}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_odd_in_the_list_of_files_is_left_out(runs: Path, record: str) -> None:
+    name = "decisions-20260101T000000.000Z.jsonl.gz"
+    other = '{"file": "outcomes-20260101T000000.000Z.jsonl.gz", "bytes": 7}'
+    (runs / "rotated.jsonl").write_text(f"{record.replace('NAME', name)}\n{other}\n")
+    known = FileList(runs).read()
+    assert (list(known.sizes.values()), known.ends) == ([7], {})
+
+
+def test_a_pipe_in_place_of_the_list_of_files_is_named(runs: Path) -> None:
+    lines = filled(runs)
+    os.mkfifo(runs / "rotated.jsonl")
+    rotation.rotate(runs)
+    with pytest.raises(OSError, match=r"not an ordinary file.*rotated\.jsonl"):
+        pack(runs)
+    assert lines_of(runs) == lines
+
+
 def test_nothing_is_rotated_to_a_name_that_no_reader_takes_for_a_part_of_the_log(runs: Path) -> None:
     last = runs / "decisions-29991231T235959.999Z.jsonl"
     last.touch()
