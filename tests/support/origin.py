@@ -50,6 +50,7 @@ class Origin:
     def __init__(self, tls: ssl.SSLContext | None = None, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self._tls = tls
         self.connections = 0
+        self.ended = 0  # connections that are over
         self.seen: list[Seen] = []
         self.alpn: list[str | None] = []
         self.release = threading.Event()
@@ -61,7 +62,7 @@ class Origin:
         self.port = self._listening.port
 
     def clear(self) -> None:
-        self.connections = 0
+        self.connections = self.ended = 0
         self.seen.clear()
         self.release.clear()
         self.answers.clear()
@@ -84,6 +85,8 @@ class Origin:
                     pass
         except (OSError, ValueError):  # ValueError: a chunk's size that never came
             return
+        finally:
+            self.ended += 1
 
     def _one(self, connection: socket.socket, reader) -> bool:  # type: ignore[no-untyped-def]  # BufferedReader or SSL's
         head = b""
@@ -95,7 +98,7 @@ class Origin:
         seen = Seen(head)
         self.seen.append(seen)
         self.on_request(seen)
-        if seen.target.startswith("/early"):
+        if seen.target.startswith(("/early", "/pub/early")):
             connection.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 5\r\n\r\nenough"[:-1])
             time.sleep(float(seen.target.rpartition("=")[2] or 0) if "=" in seen.target else 0.0)
             return False
