@@ -95,6 +95,11 @@ def gather(root: Path, run: runs.Run, project: Path | None) -> Report:
         )
     except ImpyardError as exc:
         missing.append(f"Requests and bytes are not shown, or not all of them: {exc.message}.")
+    if requests.removed:
+        missing.append(
+            f"{counted(requests.removed, 'line')} of the decision log {_is(requests.removed)} in none of its files any "
+            f"more: `impyard decisions rotate --keep` removed them."
+        )
     if requests.damaged:
         missing.append(f"{counted(requests.damaged, 'line')} of the decision log cannot be read: left out.")
     if requests.outcomes_damaged:

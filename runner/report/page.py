@@ -179,7 +179,8 @@ def _alerts(report: Report) -> Element | None:
         )
     written = tables.mapping(report.receipt.get("decisions"))
     said, found = (written.get("allowed"), written.get("denied")), (requests.allowed, requests.denied)
-    if report.receipt.get("ended") and None not in said and said != found and not requests.faults:
+    explained = requests.faults or requests.removed
+    if report.receipt.get("ended") and None not in said and said != found and not explained:
         words = "The receipt counts {} allowed and {} denied requests, the log has {} and {}."
         alerts.append(("is-bad", "✗ " + words.format(*said, *found)))
     if requests.secrets:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from impyard.addon.decisions import LineFault, is_of_run, verify
+from impyard.addon.errors import ImpyardError
 from impyard.runner.decisions import lines, logread, outcomes
+from impyard.runner.decisions.filelist import FileList
 from impyard.runner.decisions.lines import Entry
 from impyard.runner.decisions.logfiles import Log, open_log
 from impyard.runner.decisions.outcomes import path_beside
@@ -104,6 +106,7 @@ class Requests:
     bars: Bars | None = None
     faults: list[LineFault] = field(default_factory=list)
     faults_more: int = 0
+    removed: int = 0  # lines of the run that were in files which `rotate --keep` removed
     credentials: dict[str, int] = field(default_factory=dict)
     secrets: int = 0
     outcomes_damaged: int = 0
@@ -138,10 +141,12 @@ def read(
     """
     reader = _Reader(run, steps, start)
     numbers = array("Q")
+    before = {name: last for name, last in _removed(log).items() if name == run}
     with open_log(log) or nullcontext() as decisions:
         own = _lines(decisions, run, numbers, torn=ended) if decisions is not None else ()
-        faults = verify(map(reader.seen, own), receipts={run: end} if end else {})
+        faults = verify(map(reader.seen, own), receipts={run: end} if end else {}, before=before)
     found = reader.found
+    found.removed = sum(seq for seq, _ in before.values())
     found.faults = [
         LineFault(numbers[fault.line - 1] if fault.line else 0, fault.what) for fault in faults[:MAX_FAULTS]
     ]
@@ -150,6 +155,14 @@ def read(
         with came:
             reader.join(came)
     return found
+
+
+def _removed(log: Path) -> dict[str, tuple[int, str]]:
+    """Where chains stood in files that were removed on purpose, as far as that is known."""
+    try:
+        return FileList(log.parent).read().ends
+    except ImpyardError:
+        return {}
 
 
 def _lines(log: Log, run: str, numbers: array[int], *, torn: bool) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import pytest
 from impyard.addon.judge import Decision, Secret, Verdict
 from impyard.addon.rules import Inject
 from impyard.runner import cli, engine
+from impyard.runner.decisions import rotation
 from impyard.runner.report import agent as report_agent
 from impyard.runner.report import requests as report_requests
 from impyard.runner.report.style import CSS
@@ -175,6 +177,25 @@ def test_a_changed_line_is_named(run: Recorded, report: Report) -> None:
     text = report().text
     assert "✗ broken" in text and "line 2: edited: the line after it does not agree with it" in text
     assert "The decision log is not as it was written" in text
+
+
+@pytest.mark.parametrize("after", [0, 2])
+def test_lines_in_old_files_that_were_removed_on_purpose_are_no_fault(
+    run: Recorded, report: Report, after: int
+) -> None:
+    for number in range(3):
+        run.decide(UNLISTED, request("GET", "evil.test", f"/{number}"))
+    rotation.rotate(run.paths.runs)
+    for number in range(after):
+        run.decide(UNLISTED, request("GET", "evil.test", f"/after/{number}"))
+    run.end()
+    list(rotation.pack_all(run.paths.runs, settled_s=0))
+    [gone] = rotation.remove_before(run.paths.runs, datetime.now(UTC) + timedelta(days=1))
+    text = report().text
+    assert "3 lines of the decision log are in none of its files any more" in text
+    assert "broken" not in text and "not as it was written" not in text and "The receipt counts" not in text
+    (run.paths.runs / "rotated.jsonl").unlink()
+    assert "✗ broken" in report().text, f"nothing says that {gone} was removed on purpose"
 
 
 def test_counts_that_differ_from_the_receipts_are_said(run: Recorded, report: Report) -> None:
