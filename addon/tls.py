@@ -97,6 +97,8 @@ class GatewayTls:
         )
         context.use_certificate(shown.to_cryptography())
         context.use_privatekey(self._key)
+        # Tickets are kept by the client. OpenSSL would keep 20,000 sessions of those that take none, 1 KiB each.
+        context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
         return context
 
     def tls_start_server(self, tls_start: tls.TlsData) -> None:

@@ -33,6 +33,7 @@ from impyard.addon.wire import looks_like_http, to_response
 
 # A head that waits for its turn weighs this part of what may wait in a connection: more of them, and it is not read on.
 _HEADS_WAITING = 64
+_TLS = b"\x16\x03"  # how the record of a hello begins
 TOO_MANY_DECISIONS = "it asks for more decisions per second than it may"
 
 
@@ -68,8 +69,10 @@ class TunnelHooks:
             context.server.tls = True  # what comes out of this TLS is https
             next_layer.layer = BoundedClientTls(context)
             return None
-        if context.client.alpn == b"h2" and not at_the_door and not in_tunnel:
-            plausible: bool | None = True
+        if in_tunnel and data and _TLS.startswith(data):
+            plausible: bool | None = None  # a record of which the first bytes came alone
+        elif context.client.alpn == b"h2" and not at_the_door and not in_tunnel:
+            plausible = True
         else:
             plausible = looks_like_http(data)
         if plausible is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable
 
 import pytest
@@ -61,6 +63,52 @@ def test_a_session_is_taken_up_for_its_own_name_alone(bed: Bed, version: ssl.TLS
         assert again.session_reused
         again.sendall(ASK)
         assert read_reply(again).status == 200
+
+
+def test_nothing_is_kept_of_the_session_of_a_client_that_takes_no_ticket(bed: Bed) -> None:
+    """Control: a client that takes one goes on with its session, in the test before."""
+    context = client_context(bed)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_TICKET
+    session = None
+    for _ in range(2):
+        connection = shake(bed, "a.test", context, session)
+        connection.sendall(ASK)
+        assert read_reply(connection).status == 200
+        assert not connection.session_reused
+        session = connection.session
+        with contextlib.suppress(ssl.SSLError), connection:
+            connection.unwrap()  # OpenSSL keeps no session that was not ended well
+
+
+def test_a_hello_may_come_byte_by_byte(bed: Bed) -> None:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    hello = client_context(bed).wrap_bio(incoming, outgoing, server_hostname="a.test")
+    with pytest.raises(ssl.SSLWantReadError):
+        hello.do_handshake()
+    with bed.gateway.tunnel("a.test:443") as connection:
+        for byte in outgoing.read(8):
+            connection.sendall(bytes([byte]))
+            time.sleep(0.02)
+        connection.sendall(outgoing.read())
+        while hello.version() is None:
+            answer = connection.recv(1 << 16)
+            assert answer
+            incoming.write(answer)
+            with contextlib.suppress(ssl.SSLWantReadError):
+                hello.do_handshake()
+    assert bed.gateway.decisions() == []
+
+
+@pytest.mark.attack("26")
+def test_what_only_begins_like_a_hello_is_refused(bed: Bed) -> None:
+    with bed.gateway.tunnel("a.test:443") as connection:
+        connection.sendall(b"\x16")
+        time.sleep(0.1)
+        connection.sendall(b"\x03\x09rest")
+        assert connection.recv(100) == b""
+    assert [line["reason"] for line in bed.gateway.decisions()] == ["not-http"]
+    assert bed.untouched()
 
 
 def test_the_box_is_not_spoken_to_below_tls_1_2(bed: Bed) -> None:
