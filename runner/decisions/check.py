@@ -26,6 +26,8 @@ from impyard.runner.receipt import read_receipt
 from impyard.runner.text import columns_of, counted, visible, wrapped
 from impyard.runner.typed import as_typed
 
+_LOOKS = 3  # at a log whose old files are removed meanwhile
+
 
 def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
     """Check the log's chains, and their ends against the receipts; `run` limits it to one. Whether there was any line.
@@ -33,19 +35,13 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
     Raises ImpyardError naming the first fault.
     """
     receipts, unread = _chain_ends(root, run)
-    known = FileList(log.parent).read()
-    said: dict[tuple[Path, str], None] = {}
-    with open_log(log, say=lambda path, what: said.setdefault((path, what))) or nullcontext() as found:
-        numbered = _Numbered(found, run)
-        faults = verify(numbered.lines(), receipts=receipts, before=_of_run(known, run))
-        count = numbered.count
-        if run is not None and not count and not receipts:
-            return False
-        named = [_fault(path.name, 0, 0, what) for path, what in said]
-        unreadable = {path.name for path, _ in said}
-        named += [_fault(name, 0, 0, what) for name, what in _missing(known, log, found, unreadable)]
-        named += [_fault(*numbered.place(fault.line), fault.what) for fault in faults]
-    named += _of_outcomes(known, path_beside(log))
+    for _ in range(_LOOKS):
+        known = FileList(log.parent).read()
+        named, count = _faults(log, run, receipts, known)
+        if not named or FileList(log.parent).read() == known:  # else files were removed on purpose meanwhile
+            break
+    if run is not None and not count and not receipts:
+        return False
     lines = counted(count, "line")
     if as_json:
         click.echo(json.dumps({"ok": not named, "lines": count, "faults": named}))
@@ -61,6 +57,21 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
     if named:
         raise _error(named, log)
     return bool(count)
+
+
+def _faults(
+    log: Path, run: str | None, receipts: dict[str, tuple[int, str]], known: Known
+) -> tuple[list[dict[str, Any]], int]:
+    """What is wrong with the log, and how many lines were looked at."""
+    said: dict[tuple[Path, str], None] = {}
+    with open_log(log, say=lambda path, what: said.setdefault((path, what))) or nullcontext() as found:
+        numbered = _Numbered(found, run)
+        faults = verify(numbered.lines(), receipts=receipts, before=_of_run(known, run))
+        named = [_fault(path.name, 0, 0, what) for path, what in said]
+        unreadable = {path.name for path, _ in said}
+        named += [_fault(name, 0, 0, what) for name, what in _missing(known, log, found, unreadable)]
+        named += [_fault(*numbered.place(fault.line), fault.what) for fault in faults]
+    return named + _of_outcomes(known, path_beside(log)), numbered.count
 
 
 def _error(named: list[dict[str, Any]], log: Path) -> ImpyardError:

@@ -17,8 +17,8 @@ import pytest
 
 from impyard.addon.decisions import encode_outcome
 from impyard.runner import cli, doctor, tally
-from impyard.runner.decisions import logread, packed, rotation
-from impyard.runner.decisions.logfiles import rotated, stamp_of
+from impyard.runner.decisions import check, logread, packed, rotation
+from impyard.runner.decisions.logfiles import Log, open_log, rotated, stamp_of
 from impyard.runner.text import size_text
 from tests.support.recorded import ALLOW, UNLISTED, Recorded, request
 
@@ -271,6 +271,21 @@ def test_old_files_are_removed_so_that_the_check_still_holds(
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join(lines[1:]))
     assert "1 line(s) of run" in call("--verify").err.replace("\n  ", " ")
+
+
+def test_files_that_are_removed_on_purpose_while_the_check_reads_are_no_fault(
+    files: list[Path], call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = open_log
+
+    def late(log: Path, **more: Any) -> Log | None:
+        monkeypatch.setattr(check, "open_log", read)
+        assert rotation.remove_before(tmp_path / "runs", datetime.now(UTC))
+        return read(log, **more)
+
+    monkeypatch.setattr(check, "open_log", late)
+    result = call("--verify")
+    assert (result.status, "ok: 60 lines" in result.out) == (0, True), result
 
 
 def test_the_command_rotates_and_says_what_it_did(files: list[Path], call: Callable[..., Result]) -> None:
