@@ -60,21 +60,46 @@ def import_image(tar: Path, ref: str, changes: Sequence[str] = ()) -> str:
 
 
 def build_image(
-    context: bytes, ref: str, buildargs: Mapping[str, str], on_line: Callable[[str], None], *, fresh: bool = False
+    context: bytes,
+    ref: str,
+    buildargs: Mapping[str, str],
+    on_line: Callable[[str], None],
+    *,
+    fetching: str | None = None,
+    fresh: bool = False,
 ) -> str:
     """Build the Dockerfile of a context (a tar archive) and return the image's id.
 
-    Steps use the host's network: proxies on loopback and resolvers that only the host can ask are common. `on_line`
-    gets the engine's own output line by line. Raises EngineError with the last lines of a failed step.
+    Steps up to the stage `fetching` use the host's network: proxies on loopback and resolvers that only the host can
+    ask are common. All others have none. `on_line` gets the engine's own output line by line. Raises EngineError with
+    the last lines of a failed step.
     """
+    if fetching is not None:
+        _build(context, ref, buildargs, on_line, target=fetching, fresh=fresh)
+        fresh = False  # what has just been fetched is in the engine's cache
+    _build(context, ref, buildargs, on_line, target=None, fresh=fresh)
+    return _must_exist(ref)
+
+
+def _build(
+    context: bytes,
+    ref: str,
+    buildargs: Mapping[str, str],
+    on_line: Callable[[str], None],
+    *,
+    target: str | None,
+    fresh: bool,
+) -> None:
+    """With the host's network up to the stage `target`, which gets no name; with None all of it, without a network."""
     tail: list[str] = []
     with engine_errors(f"build {ref}"):
         events: Iterator[Mapping[str, Any]] = client().api.build(
             fileobj=io.BytesIO(context),
             custom_context=True,
-            tag=ref,
+            tag=ref if target is None else None,
+            target=target,
             buildargs=dict(buildargs),
-            network_mode="host",
+            network_mode="none" if target is None else "host",
             rm=True,
             forcerm=True,
             nocache=fresh,
@@ -91,7 +116,6 @@ def build_image(
                 if line := _ESCAPES.sub("", line).strip():
                     tail = [*tail[-20:], line]
                     on_line(line)
-    return _must_exist(ref)
 
 
 def pack(files: Mapping[str, tuple[bytes, int]]) -> bytes:

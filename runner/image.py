@@ -68,7 +68,8 @@ def ensure_image(on_line: OnLine, *, fresh: bool = False) -> str:
         base = _ensure_base(directory, base, on_line, fresh=fresh)
         on_line(f"building the image {ref} on {base}")
         context = pack({**_sources(directory), **_host_ca()})
-        return build_image(context, ref, {"BASE": base, **_network_arguments()}, _steps(on_line), fresh=fresh)
+        arguments = {"BASE": base, **_network_arguments()}
+        return build_image(context, ref, arguments, _steps(on_line), fetching="fetched", fresh=fresh)
 
 
 def _base() -> str:

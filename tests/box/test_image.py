@@ -85,11 +85,31 @@ def test_an_edit_of_the_relay_builds_only_the_last_layers(built: str, scratch: C
         scratch("edited"),
         {"BASE": base, **image._network_arguments()},
         lambda _line: None,
+        fetching="fetched",
     )
     assert edited != built and time.monotonic() - began < 60
     api: Any = client().api
     layers = [api.inspect_image(each)["RootFS"]["Layers"] for each in (built, edited)]
     assert layers[0][:-2] == layers[1][:-2]
+
+
+def test_only_what_is_fetched_has_the_hosts_network(built: str, scratch: Callable[[str], str]) -> None:
+    """The first step is the control. Made anew, the second build takes what the first one has just made."""
+    stages = ["FROM {} AS fetched", "RUN cat /proc/net/dev /proc/sys/kernel/random/uuid > /first"]
+    stages += ["FROM fetched", "RUN cat /proc/net/dev > /second"]
+    context, found = pack({"Dockerfile": ("\n".join(stages).format(built).encode(), 0o644)}), []
+    for _ in range(2):
+        made = build_image(context, scratch("networks"), {}, lambda _line: None, fetching="fetched", fresh=True)
+        found.append((inside(made, "cat /first"), inside(made, "cat /second")))
+    for first, second in found:
+        assert len(first) > 4 and len(second) == 3 and second[2].split()[0] == "lo:"
+    assert found[0][0][-1] != found[1][0][-1]
+
+
+def test_pi_runs_only_in_a_step_without_a_network() -> None:
+    fetched, *later = (image.box_dir() / "Dockerfile").read_text().split("FROM fetched")
+    assert "--ignore-scripts" in fetched and "bin/pi" not in fetched.partition("\nENV ")[0]
+    assert len(later) == 2 and "node /opt/pi/node_modules/.bin/pi" in later[0]
 
 
 def test_a_failed_step_shows_its_last_lines(built: str, scratch: Callable[[str], str]) -> None:
@@ -136,7 +156,7 @@ def test_runs_that_start_together_build_once(monkeypatch: pytest.MonkeyPatch) ->
     have: list[str] = []
     builds: list[str] = []
 
-    def build(_context: bytes, ref: str, *_arguments: object, fresh: bool) -> str:
+    def build(_context: bytes, ref: str, *_arguments: object, fetching: str, fresh: bool) -> str:
         building.set()
         assert finish.wait(10)
         builds.append(ref)
