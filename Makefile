@@ -31,7 +31,7 @@ attacks: ## every attempt of the attack suite, and a table by group
 	bin/impyard image build
 	$(PYTHON) -m pytest -q -m attack
 
-bench: dev ## figures beside their targets; some minutes. One of them: make bench NAMES=kept
+bench: dev ## figures beside their targets; some minutes. One of them, options: make bench NAMES="kept --rounds 3"
 	$(PYTHON) -m tests.bench $(NAMES)
 
 bench-check: dev ## fails when a ratio is more than a fifth worse than the stored one; before a release

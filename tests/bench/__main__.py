@@ -2,15 +2,18 @@
 
 A missed target does not change the exit status: on a busy machine it says little. Look at the spread, run it again.
 With `--check` a ratio that is more than a fifth worse than the stored one does, if it is that when measured again too.
+Whatever is to be measured, Ctrl-C ends it: the measures stop what they started and remove their folders.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tests.bench import (
     big_bodies,
@@ -30,7 +33,7 @@ from tests.bench import (
 )
 from tests.bench.plan import Plan
 from tests.bench.stored import Ratio, losses, names_of, store, stored
-from tests.bench.table import Row, lines
+from tests.bench.table import FAILED, Row, lines, summary
 
 MEASURES: dict[str, tuple[Callable[[Plan], Iterator[Row]], str]] = {
     "kept": (kept_connections.measure, "judged requests/s on kept connections, of bare mitmdump"),
@@ -56,31 +59,67 @@ MEASURES: dict[str, tuple[Callable[[Plan], Iterator[Row]], str]] = {
 }
 
 
-FAILED = "failed"
+INTERRUPTED = 130
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measure what the command line names; the exit status is 1 when something could not be measured."""
+    arguments = _arguments(argv)
+    try:
+        before = stored() if arguments.check else {}
+    except FileNotFoundError as exc:
+        return _error(f"no ratios are stored in {exc.filename}: `--store` measures and stores them")
+    except (OSError, ValueError, AttributeError, TypeError) as exc:
+        return _error(f"the stored ratios cannot be read: {exc}; `--store` without names writes them anew")
+    try:
+        return _measure(arguments, before)
+    except KeyboardInterrupt:
+        print("interrupted" + ("; nothing was stored" if arguments.store else ""), file=sys.stderr)
+        return INTERRUPTED
+
+
+def _error(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 1
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     defaults = Plan()
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench",
-        description="Ratios between runs that alternate on one machine, beside their targets.",
-        epilog="names: " + "; ".join(f"{name}: {what}" for name, (_, what) in MEASURES.items()),
+        description="Ratios between runs that alternate on one machine, beside their targets.\n"
+        "A missed target does not change the exit status.",
+        epilog="names:\n" + "\n".join(f"  {name:<10} {what}" for name, (_, what) in MEASURES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="what to measure; everything by default")
-    parser.add_argument("--rounds", type=int, default=defaults.rounds, help="of each comparison (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=defaults.seconds, help="of each load (%(default)s)")
-    parser.add_argument("--body", type=int, default=defaults.body_mib, metavar="MIB", help="a big body (%(default)s)")
+    parser.add_argument(
+        "--rounds", type=_count, default=defaults.rounds, metavar="N", help="of each comparison (%(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=_seconds, default=defaults.seconds, metavar="S", help="of each load (%(default)s)"
+    )
+    parser.add_argument(
+        "--body", type=_count, default=defaults.body_mib, metavar="MIB", help="a big body (%(default)s)"
+    )
     numbers = ",".join(map(str, defaults.at_once))
-    parser.add_argument("--at-once", type=_numbers, default=numbers, metavar="N,N", help="runs at once (%(default)s)")
-    parser.add_argument("--decisions", type=int, default=defaults.decisions, help="in a long log (%(default)s)")
+    parser.add_argument("--at-once", type=_counts, default=numbers, metavar="N,N", help="runs at once (%(default)s)")
+    parser.add_argument(
+        "--decisions", type=_count, default=defaults.decisions, metavar="N", help="in a long log (%(default)s)"
+    )
     after = parser.add_mutually_exclusive_group()
-    after.add_argument("--check", action="store_true", help="fail when a stored ratio was lost")
-    after.add_argument("--store", action="store_true", help="store the ratios in place of those before")
-    arguments = parser.parse_args()
+    after.add_argument(
+        "--check", action="store_true", help="fail when a ratio is more than a fifth worse than the stored one"
+    )
+    after.add_argument("--store", action="store_true", help="store the ratios for --check, in place of those before")
+    arguments = parser.parse_args(argv)
     unknown = [name for name in arguments.names if name not in MEASURES]
     if unknown:
         parser.error(f"no such measure: {', '.join(unknown)} (there are {', '.join(MEASURES)})")
+    return arguments
+
+
+def _measure(arguments: argparse.Namespace, before: Mapping[str, float]) -> int:
     plan = Plan(
         rounds=arguments.rounds,
         seconds=arguments.seconds,
@@ -88,7 +127,6 @@ def main() -> int:
         at_once=arguments.at_once,
         decisions=arguments.decisions,
     )
-    before = stored() if arguments.check else {}
     rows: list[Row] = []
     failed: list[str] = []
     for name in arguments.names or MEASURES:
@@ -107,13 +145,31 @@ def main() -> int:
     print("\n".join(lines(rows)))
     if arguments.store:
         store(_ratios(rows))
+    sys.stdout.flush()
     for what in failed:
-        print(f"failed: {what}", file=sys.stderr)
+        print(f"failed: {what}", file=sys.stderr, flush=True)
+    print(summary(rows))
     return int(bool(failed))
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in text.split(","))
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(word) for word in text.split(","))
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0 or not math.isfinite(seconds):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds, above 0")
+    return seconds
 
 
 def _measured(name: str, plan: Plan) -> list[Row]:
@@ -121,7 +177,7 @@ def _measured(name: str, plan: Plan) -> list[Row]:
     rows: list[Row] = []
     try:
         rows += MEASURES[name][0](plan)
-    except (OSError, RuntimeError) as exc:
+    except (OSError, RuntimeError, subprocess.SubprocessError) as exc:
         rows.append(Row(name, FAILED, note=str(exc)))
     return rows
 

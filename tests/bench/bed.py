@@ -56,7 +56,11 @@ class Bed:
             processes.python("origin", str(self.folder / f"{HOST}.pem"), *self._more), processes.other_cpu()
         )
         assert self._origin.stdout is not None
-        self.port = int(self._origin.stdout.readline())
+        try:
+            self.port = int(self._origin.stdout.readline())
+        except BaseException:  # an interrupt too: nobody would end it
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,7 +149,7 @@ class Bed:
         }
         before = processes.cpu_s(target.pid) if target.pid else 0.0
         process = processes.start(processes.python(kind, json.dumps(order)), processes.other_cpu())
-        output, _ = process.communicate(timeout=seconds + 60)
+        output = processes.said(process, seconds + 60)
         used = processes.cpu_s(target.pid) - before if target.pid else 0.0
         if process.returncode:
             raise RuntimeError(f"the load through {target.name} failed")

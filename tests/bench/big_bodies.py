@@ -139,7 +139,7 @@ def _transfer(target: Target, body: Body, status: int) -> Transfer:
     """status: what the answer must have; 0 for whatever comes of it."""
     order = {"way": target.way.as_dict(), "path": body.path, "upload": body.size if body.is_upload else 0}
     process = processes.start(processes.python("transfer", json.dumps(order)), processes.other_cpu())
-    output, _ = process.communicate(timeout=600)
+    output = processes.said(process, 600)
     if process.returncode:
         raise RuntimeError(f"the {body.what} through {target.name} failed")
     result = Transfer(**json.loads(output))

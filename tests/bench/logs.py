@@ -108,7 +108,12 @@ def _run(root: Path, options: Sequence[str]) -> tuple[float, float]:
     begin = time.monotonic()
     command = [sys.executable, "-m", "impyard.runner", "decisions", "--project", str(root), *options]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
+    try:
+        _, status, used = os.wait4(process.pid, 0)
+    except KeyboardInterrupt:
+        process.kill()
+        process.wait()
+        raise
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with status {process.returncode}")

@@ -47,14 +47,22 @@ def measure(plan: Plan) -> Iterator[Row]:
 def _at_once(gateway: Target, one: Callable[[], float]) -> tuple[float, list[float]]:
     """MiB that the gateway's peak grew by, and what each stream said."""
     said: list[float] = []
+    wrong: list[OSError] = []
+
+    def ask() -> None:
+        try:
+            said.append(one())
+        except OSError as exc:
+            wrong.append(exc)
+
     before = processes.forget_peak(gateway.pid)
-    threads = [threading.Thread(target=lambda: said.append(one())) for _ in range(STREAMS)]
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(STREAMS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
     if len(said) != STREAMS:
-        raise RuntimeError(f"{STREAMS - len(said)} of {STREAMS} streams did not come to their end")
+        raise RuntimeError(f"{STREAMS - len(said)} of {STREAMS} streams did not come to their end {wrong[:1]}")
     return (processes.peak_kib(gateway.pid) - before) / 1024, said
 
 

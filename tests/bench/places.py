@@ -76,7 +76,7 @@ class Places:
 
     def __enter__(self) -> Places:
         if shutil.which("docker") is None:
-            raise RuntimeError("needs the docker command, to compare with")
+            raise RuntimeError(processes.NEEDS_DOCKER)
         self._stack = ExitStack()
         with self._stack as stack:
             self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="impyard-bench-")))

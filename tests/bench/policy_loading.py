@@ -89,12 +89,15 @@ def _delays(bed: Bed, target: Target, plan: Plan, anew: bool, reloads: int) -> l
     order = json.dumps({"way": target.way.as_dict(), "seconds": seconds, "anew": anew})
     process = processes.start(processes.python("steady", order), processes.other_cpu())
     file = target.gateway.policy_path
-    for number in range(reloads):
-        time.sleep(seconds / (reloads + 1))
-        new = file.with_name("new.yaml")
-        new.write_bytes(file.read_bytes() + b"# %d\n" % number)
-        new.rename(file)
-    output, _ = process.communicate(timeout=seconds + 60)
+    try:
+        for number in range(reloads):
+            time.sleep(seconds / (reloads + 1))
+            new = file.with_name("new.yaml")
+            new.write_bytes(file.read_bytes() + b"# %d\n" % number)
+            new.rename(file)
+        output = processes.said(process, seconds + 60)
+    finally:
+        processes.stop(process)
     if process.returncode:
         raise RuntimeError("a request failed while the policy was loaded again")
     in_force = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+NEEDS_DOCKER = "needs the docker command, to compare with: Debian's and Ubuntu's package docker.io or docker-cli"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -23,7 +24,10 @@ def other_cpu() -> set[int]:
 
 
 def start(command: list[str], cpus: set[int], *, log: Path | None = None) -> subprocess.Popen[str]:
-    """Start a process on some processors; its standard output is a pipe unless it goes to `log`."""
+    """Start a process on some processors; its standard output is a pipe unless it goes to `log`.
+
+    It is in a session of its own: a Ctrl-C is ours alone, and who started a process ends it with `stop`.
+    """
     with open(log or os.devnull, "ab") as sink:
         process = subprocess.Popen(
             command,
@@ -32,6 +36,7 @@ def start(command: list[str], cpus: set[int], *, log: Path | None = None) -> sub
             stdin=subprocess.DEVNULL,
             stdout=sink if log else subprocess.PIPE,
             stderr=sink if log else None,
+            start_new_session=True,
             # A proxy variable of this shell must not put a third proxy into the measurement.
             env={key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")},
         )
@@ -60,6 +65,14 @@ def stop(process: subprocess.Popen[str]) -> None:
         process.wait()
     if process.stdout is not None:
         process.stdout.close()
+
+
+def said(process: subprocess.Popen[str], limit_s: float) -> str:
+    """What a process printed until its end, which it is brought to when the limit passes or we are interrupted."""
+    try:
+        return process.communicate(timeout=limit_s)[0]
+    finally:
+        stop(process)
 
 
 def cpu_s(pid: int) -> float:

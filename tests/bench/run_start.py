@@ -16,7 +16,7 @@ from pathlib import Path
 from impyard.addon.vault.credential import Credential
 from impyard.runner.agent import demo_agent, write_agent_folder
 from tests.bench.plan import Plan
-from tests.bench.processes import ROOT
+from tests.bench.processes import NEEDS_DOCKER, ROOT
 from tests.bench.rounds import alternate, ratios, spread
 from tests.bench.stored import Ratio
 from tests.bench.table import Row
@@ -44,7 +44,7 @@ START = (
 def measure(plan: Plan) -> Iterator[Row]:
     """Alternating starts. pi writes its `session` record before it asks a model, so neither needs one to get there."""
     if shutil.which("docker") is None:
-        raise RuntimeError("needs the docker command, to compare with")
+        raise RuntimeError(NEEDS_DOCKER)
     with tempfile.TemporaryDirectory(prefix="impyard-bench-", ignore_cleanup_errors=True) as folder:
         place = Place(Path(folder))
         place.prepare()
@@ -211,6 +211,8 @@ def first_event_s(command: list[str], environment: dict[str, str], limit_s: floa
         return took
     finally:
         killer.cancel()
+        if process.poll() is None:  # we were interrupted
+            _let_end(process)
 
 
 def _let_end(process: subprocess.Popen[str]) -> None:

@@ -28,13 +28,14 @@ class Ratio:
         return (before - self.value if self.more else self.value - before) / before
 
 
-def stored(path: Path = STORED) -> dict[str, float]:
+def stored(path: Path | None = None) -> dict[str, float]:
     """The stored ratios by name. Raises OSError and ValueError."""
-    return {name: float(value) for name, value in json.loads(path.read_text()).items()}
+    return {name: float(value) for name, value in json.loads((path or STORED).read_text()).items()}
 
 
-def store(ratios: Iterable[Ratio], path: Path = STORED) -> None:
+def store(ratios: Iterable[Ratio], path: Path | None = None) -> None:
     """Store these in place of those of the same names; the others stay. Raises OSError."""
+    path = path or STORED
     before = stored(path) if path.exists() else {}
     found = {ratio.name: round(ratio.value, 3) for ratio in ratios}
     path.write_text(json.dumps(dict(sorted((before | found).items())), indent=2) + "\n")

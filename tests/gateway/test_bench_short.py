@@ -3,7 +3,13 @@ of real work."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +30,7 @@ from tests.bench.bed import Bed
 from tests.bench.plan import Plan
 from tests.bench.rounds import alternate, ratios
 from tests.bench.table import Row, lines
+from tests.support.gateway import ROOT
 
 pytestmark = pytest.mark.gateway
 
@@ -87,3 +94,38 @@ def test_rounds_turn_the_order_and_ratios_are_taken_within_a_round() -> None:
     assert order == ["a", "b", "b", "a", "a", "b"]
     assert results == [[1, 4, 5], [2, 3, 6]]
     assert ratios([2.0, 1.0], [1.0, 1.0]).median == 1.5
+
+
+def test_an_interrupt_ends_with_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.bench", "kept", "--rounds", "50"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not _started_for(str(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert _started_for(str(tmp_path)), "nothing was started"
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and out == ""
+    assert err.splitlines() == ["measuring kept …", "interrupted"]
+    assert not _started_for(str(tmp_path)) and not list((tmp_path / "tmp").iterdir())
+
+
+def _started_for(folder: str) -> list[str]:
+    """The command lines that name a folder, which those of the measures' origins, gateways and loads do."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").replace("\0", " ")
+        except OSError:  # it has ended meanwhile
+            continue
+        if folder in words:
+            found.append(words)
+    return found
