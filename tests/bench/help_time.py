@@ -28,7 +28,7 @@ def measure(plan: Plan) -> Iterator[Row]:
         names = commands()
         lines = [[*command, *extra] for command in names.values()]
         alone = [sys.executable, "-c", "pass"]
-        *results, bare = alternate([*lines, alone], plan.commands, partial(seconds, environment=environment))
+        *results, bare = alternate([*lines, alone], plan.rounds, partial(seconds, environment=environment))
         for name, times in zip(names, results, strict=True):
             took = spread(times)
             ratio = Ratio(f"help-{what.strip('-')}", ratios(times, bare).median, more=False)
