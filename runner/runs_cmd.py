@@ -182,7 +182,7 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
     The workspaces in them go too: what the agents wrote is gone then. With both options, only runs that both would
     remove.
 
-    A running run is never removed, nor are the logs: runs/decisions.jsonl keeps every line.
+    A running run is never removed, nor are the logs with its decisions: `impyard decisions rotate` is for those.
 
     \b
     impyard runs prune --keep 10               all but the newest ten

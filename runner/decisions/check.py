@@ -89,9 +89,8 @@ def _say_removed(known: Known, log: Path) -> None:
     gone = {name: count for name, count in known.removed.items() if rotated_name(log, name)}
     if gone:
         lines, files = counted(sum(gone.values()), "older line"), counted(len(gone), "file")
-        text = (
-            f"note: {lines} in {files}, the last of them {max(gone)}, were removed by `impyard decisions rotate --keep`"
-        )
+        command = "`impyard decisions rotate --older-than`"
+        text = f"note: {lines} in {files}, the last of them {max(gone)}, were removed by {command}"
         click.echo(wrapped(as_typed(text), columns_of(sys.stderr), "  "), err=True)
 
 
@@ -111,7 +110,7 @@ def _missing(known: Known, log: Path, found: Log | None, said: set[str]) -> Iter
         if size is None and found is not None:
             size = found.text_size(path.with_suffix(""))  # unpacked again
         if size is None and name not in said:
-            hint = "`impyard decisions rotate --keep` removes old files so that this check knows"
+            hint = "`impyard decisions rotate --older-than` removes old files so that this check knows"
             yield name, f"it is missing, with the {known.sizes[name]} bytes that it held; {hint}"
         elif size is not None and size != known.sizes[name]:
             yield name, f"exchanged or edited: it holds {size} bytes, and held {known.sizes[name]}"

@@ -102,15 +102,20 @@ def pack_all(runs: Path, *, settled_s: float | None = None) -> Iterator[Packed |
         raise trouble
 
 
-def remove_before(runs: Path, time: datetime) -> list[Path]:
-    """Remove what was rotated before this time, and note it, with where the runs' chains stood. Raises OSError.
+def older_than(log: Path, time: datetime) -> list[Rotated]:
+    """The files of a log that `remove_before` removes. Raises OSError.
 
-    Nothing goes that is younger than a file that stays: where a chain stood tells nothing of lines before.
+    None is younger than a file that stays: where a chain stood tells nothing of lines before.
     """
+    return list(itertools.takewhile(lambda each: each.is_packed and time_of(each.stamp) < time, rotated(log)))
+
+
+def remove_before(runs: Path, time: datetime) -> list[Path]:
+    """Remove what was rotated before this time, and note it, with where the runs' chains stood. Raises OSError."""
     gone = []
     with _alone(runs) as is_alone:
         for log in logs_of(runs) if is_alone else ():
-            old = list(itertools.takewhile(lambda each: each.is_packed and time_of(each.stamp) < time, rotated(log)))
+            old = older_than(log, time)
             begun = begun_in(log, old) if log.stem == "decisions" and old else None
             for each in old:
                 FileList(runs).removed(each, begun)

@@ -98,7 +98,7 @@ def gather(root: Path, run: runs.Run, project: Path | None) -> Report:
     if requests.removed:
         missing.append(
             f"{counted(requests.removed, 'line')} of the decision log {_is(requests.removed)} in none of its files any "
-            f"more: `impyard decisions rotate --keep` removed them."
+            f"more: `impyard decisions rotate --older-than` removed them."
         )
     if requests.damaged:
         missing.append(f"{counted(requests.damaged, 'line')} of the decision log cannot be read: left out.")

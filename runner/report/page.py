@@ -140,11 +140,13 @@ def _state(report: Report) -> str:
 
 def _figures(report: Report) -> Element:
     requests, agent = report.requests, report.agent
-    denied = h("span", f"{requests.denied:,}", cls="bad" if requests.denied else None)
+    allowed, denied = _counts(report)
+    by = "by the receipt" if (allowed, denied) != (requests.allowed, requests.denied) else ""
+    failed = f"{requests.failed:,} of them failed" if requests.failed else ""
     figures: list[tuple[str, Node, str]] = [
         ("Time", duration_text(max(report.end - report.start, 0.0)), ""),
-        ("Allowed", f"{requests.allowed:,}", f"{requests.failed:,} of them failed" if requests.failed else ""),
-        ("Denied", denied, ""),
+        ("Allowed", f"{allowed:,}", by or failed),
+        ("Denied", h("span", f"{denied:,}", cls="bad" if denied else None), by),
         ("Sent", size_text(requests.up), ""),
         ("Received", size_text(requests.down), ""),
     ]
@@ -168,6 +170,16 @@ def _figures(report: Report) -> Element:
         (h("div", h("dt", name), h("dd", value, h("small", more) if more else None)) for name, value, more in figures),
         cls="figures" if len(figures) > 5 else "figures five",
     )
+
+
+def _counts(report: Report) -> tuple[int, int]:
+    """How many requests were allowed and denied: by the log, or by the receipt where lines of the log were removed."""
+    requests, written = report.requests, tables.mapping(report.receipt.get("decisions"))
+    allowed, denied = written.get("allowed"), written.get("denied")
+    lacks = requests.removed and report.receipt.get("ended")
+    if lacks and isinstance(allowed, int) and isinstance(denied, int) and max(abs(allowed), abs(denied)) < 10**12:
+        return allowed, denied
+    return requests.allowed, requests.denied
 
 
 def _alerts(report: Report) -> Element | None:

@@ -106,7 +106,7 @@ class Requests:
     bars: Bars | None = None
     faults: list[LineFault] = field(default_factory=list)
     faults_more: int = 0
-    removed: int = 0  # lines of the run that were in files which `rotate --keep` removed
+    removed: int = 0  # lines of the run that were in files which `rotate --older-than` removed
     credentials: dict[str, int] = field(default_factory=dict)
     secrets: int = 0
     outcomes_damaged: int = 0

@@ -178,6 +178,10 @@ def chain(report: Report) -> Node:
             h("p", f"… and {counted(more, 'other fault')}") if more else None,
             h("p", h("code", command, cls="command")),
         )
+    older = counted(requests.removed, "older line")
+    if not requests.lines and requests.removed:
+        text = f": the {older} of this run were removed because somebody asked for that"
+        return h("p", h("span", "nothing left to check", cls="mark quiet"), f"{text}.")
     if not requests.lines:
         return h("p", h("span", "nothing to check", cls="mark quiet"), ": the log has no line of this run.")
     ends = report.receipt.get("ended") and isinstance(receipt.get("last"), str)
@@ -191,6 +195,7 @@ def chain(report: Report) -> Node:
             "p",
             h("span", "✓ verified", cls="mark good"),
             f": {counted(requests.lines, 'line')}, each of which names the one before it by its hash, {end}",
+            f" Before them, {older} went because somebody asked for that." if requests.removed else None,
         ),
         h("p", "Anybody can check it again: ", h("code", command)),
     )

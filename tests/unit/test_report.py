@@ -204,6 +204,36 @@ def test_counts_that_differ_from_the_receipts_are_said(run: Recorded, report: Re
     assert "The receipt counts 7 allowed and 1 denied requests, the log has 0 and 1." in report().text
 
 
+@pytest.mark.parametrize("rest", [0, 2])
+def test_lines_that_were_removed_as_asked_are_no_fault_and_the_receipt_counts_them(
+    run: Recorded, report: Report, rest: int
+) -> None:
+    runs = run.paths.runs
+    for number in range(3):
+        run.decide(ALLOW, request(path=f"/{number}"))
+        run.decide(UNLISTED, request("GET", "evil.test", f"/{number}"))
+    rotation.rotate(runs)
+    for number in range(rest):
+        run.decide(UNLISTED, request("GET", "late.test", f"/{number}"))
+    run.end()
+    assert len(list(rotation.pack_all(runs, settled_s=0))) == 2
+    gone = rotation.remove_before(runs, datetime.now(UTC) + timedelta(minutes=1))
+    assert len(gone) == 2
+    text = report().text
+    assert "not as it was written" not in text and "broken" not in text
+    assert (
+        "6 lines of the decision log are in none of its files any more: `impyard decisions rotate --older-than`" in text
+    )
+    assert f"Allowed 3 by the receipt Denied {3 + rest} by the receipt" in text
+    if rest:
+        assert "✓ verified: 2 lines" in text and "Before them, 6 older lines went" in text
+        log = runs / "decisions.jsonl"
+        log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[1:]))
+        assert "✗ broken" in report().text, "what comes after is still checked"
+    else:
+        assert "nothing left to check: the 6 older lines" in text
+
+
 def test_a_run_that_goes_on_or_was_lost_gives_what_there_is(run: Recorded, report: Report) -> None:
     run.decide(UNLISTED, request("GET", "evil.test"))
     run.end(None)

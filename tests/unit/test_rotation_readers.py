@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import re
 import struct
+import sys
 import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -237,7 +239,7 @@ def test_removing_goes_on_when_compressing_fails(
     """It makes room on a full disk."""
     last = tmp_path / "runs" / f"decisions-{stamp_of(datetime.now(UTC) + timedelta(hours=1))}.jsonl"
     last.mkdir()
-    result = call("rotate", "--if-due", "--keep", "now")
+    result = call("rotate", "--if-due", "--older-than", "now", "--yes")
     assert result.status == 1
     assert last.name in result.err.replace("\n  ", "")
     assert not any(path.exists() for path in files)
@@ -258,7 +260,7 @@ def test_old_files_are_removed_so_that_the_check_still_holds(
 ) -> None:
     before = call("--verify")
     assert "ok: 180 lines" in before.out
-    result = call("rotate", "--if-due", "--keep", "now")
+    result = call("rotate", "--if-due", "--older-than", "now", "--yes")
     assert result.status == 0, result.err
     assert not any(path.exists() for path in files)
     after = call("--verify")
@@ -288,11 +290,56 @@ def test_files_that_are_removed_on_purpose_while_the_check_reads_are_no_fault(
     assert (result.status, "ok: 60 lines" in result.out) == (0, True), result
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "goes"), [("n\n", False), ("", False), ("y\n", True)])
+def test_nothing_is_removed_before_somebody_agreed(
+    files: list[Path], call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, answer: str, goes: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    result = call("rotate", "--if-due", "--older-than", "0")
+    form = r"remove (\d) files, [\d.]+ KB, with (\d+) decisions from (\S+) to (\S+), for good\?"
+    asked = re.search(form, result.out)
+    assert asked is not None, result
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    assert asked.groups()[:2] == ("3", "120") and today in asked.groups()[2:]
+    assert [path.exists() for path in files] == [not goes] * 2
+    assert ("removed 3 files" in result.out) == goes
+    assert ("nothing removed" in result.out + result.err) == (not goes)
+
+
+def test_without_a_terminal_removing_needs_yes_and_nothing_is_begun(
+    files: list[Path], call: Callable[..., Result], tmp_path: Path
+) -> None:
+    result = call("rotate", "--older-than", "0")
+    assert (result.status, "give --yes" in result.err) == (1, True)
+    assert (tmp_path / "runs" / "decisions.jsonl").exists() and all(path.exists() for path in files)
+
+
+@pytest.mark.parametrize(
+    ("age", "words"),
+    [("2999-01-01", "a time to come"), ("nonsense", "is no age; such are 90d"), ("999999d", "that a date can say")],
+)
+def test_an_age_is_of_the_past(files: list[Path], call: Callable[..., Result], age: str, words: str) -> None:
+    result = call("rotate", "--older-than", age, "--yes")
+    assert (result.status, words in " ".join(result.err.split())) == (2, True), result
+    assert all(path.exists() for path in files)
+
+
+def test_cron_hears_nothing_when_there_was_nothing_to_do(files: list[Path], call: Callable[..., Result]) -> None:
+    assert call("rotate", "--if-due", "--older-than", "90", "--yes") == (0, "", "")
+    assert "removed 3 files" in call("rotate", "--if-due", "--older-than", "0", "--yes").out
+
+
 def test_the_command_rotates_and_says_what_it_did(files: list[Path], call: Callable[..., Result]) -> None:
     result = call("rotate")
     assert result.status == 0
     assert "decisions-" in result.out and " in " in result.out
-    assert "nothing to rotate: the log is empty" in call("rotate").out
+    again = call("rotate").out
+    assert "nothing to rotate: the log is empty" in again and "in all: 5 old files, " in again
     assert len(call("-n", "500").out.splitlines()) == 180
     assert call("--verify").status == 0
 
