@@ -6,6 +6,7 @@ Knows nothing of what is looked for but of which bytes it is made, and how long 
 from __future__ import annotations
 
 import binascii
+import itertools
 from collections.abc import Collection, Iterator
 
 import re2
@@ -43,27 +44,18 @@ class PercentCodes:
     def __init__(self, alphabet: Collection[int], span: int) -> None:
         self._span = span
         bytes_ = {*alphabet, ord("%")}
-        self._codes = {a + b for byte in bytes_ for a in _either(byte >> 4) for b in _either(byte & 15)}
+        codes = {a + b for byte in bytes_ for a in _either(byte >> 4) for b in _either(byte & 15)}
         first: dict[bytes, list[bytes]] = {}
-        for code in sorted(self._codes):
+        for code in sorted(codes):
             first.setdefault(code[:1], []).append(code[1:])
         kinds = b"|".join(digit + b"[" + b"".join(rest) + b"]" for digit, rest in first.items())
         self._pattern = re2.compile(b"%(?:" + kinds + b")")
 
     def pieces(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
         """The parts of `data` around such codes, decoded, and whether `data` ends there. No more than `data` in sum."""
-        if b"%" not in data or (first := self._pattern.search(data)) is None:
-            return
-        places: list[int] = []
-        at = first.start()
-        for _ in range(_FEW):
-            if at < 0:
-                break
-            if data[at + 1 : at + 3] in self._codes:
-                places.append(at)
-            at = data.find(b"%", at + 1)
-        if at >= 0:
-            yield decoded(data[max(0, first.start() - self._span) :]), True
+        places = [found.start() for found in itertools.islice(self._pattern.finditer(data), _FEW + 1)]
+        if len(places) > _FEW:
+            yield decoded(data[max(0, places[0] - self._span) :]), True
             return
         yield from ((decoded(piece), last) for piece, last in around(data, places, self._span))
 

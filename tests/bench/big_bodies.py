@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tests.bench import processes, squid
+from tests.bench import keys, processes, squid
 from tests.bench.bed import Bed, Target
 from tests.bench.client import BLOCK_BYTES, head, open_tls
 from tests.bench.plan import Plan
@@ -46,6 +46,7 @@ def measure(plan: Plan) -> Iterator[Row]:
         for number, body in enumerate(bodies):
             yield from _rows(bed, body, min(plan.rounds, ROUNDS), f"body-{number}")
         yield from _left(bed, bodies[0])
+        yield from _keyed(bed, bodies[:2], min(plan.rounds, ROUNDS))
 
 
 def _rows(bed: Bed, body: Body, rounds: int, name: str) -> Iterator[Row]:
@@ -131,13 +132,45 @@ def _left(bed: Bed, body: Body) -> Iterator[Row]:
     )
 
 
+def _keyed(bed: Bed, bodies: Iterable[Body], rounds: int) -> Iterator[Row]:
+    """The same beside a gateway that puts a credential on, masks answers, and looks for twelve values in bodies."""
+    with (
+        bed.gateway("no-keys") as plain,
+        bed.gateway("keys", inject="anthropic", more=keys.OTHERS, credentials=keys.credentials()) as keyed,
+    ):
+        assert keyed.gateway is not None
+        plain.headers = keyed.headers = f"x-api-key: {keyed.gateway.sentinel('anthropic').key}\r\n"
+        for body in bodies:
+            cpu_ms: dict[str, list[float]] = {plain.name: [], keyed.name: []}
+
+            def one(target: Target, body: Body = body, cpu_ms: dict[str, list[float]] = cpu_ms) -> Transfer:
+                cpu = processes.cpu_s(target.pid)
+                result = _transfer(target, body, body.status)
+                cpu_ms[target.name].append((processes.cpu_s(target.pid) - cpu) * 1000 / (body.size / MIB))
+                return result
+
+            with_keys, without = alternate([keyed, plain], rounds, one)
+            if keyed.gateway.decisions()[-1].get("injected") != ["x-api-key"]:
+                raise RuntimeError("nothing was injected")
+            of_plain = ratios([_speed(each) for each in with_keys], [_speed(each) for each in without])
+            more = spread(cpu_ms[keyed.name]).median, spread(cpu_ms[plain.name]).median
+            yield Row(
+                f"{body.what} with credentials: speed, of that without",
+                f"{of_plain.median:.2f}",
+                of_plain.text(".2f"),
+                note=f"CPU time {more[0]:.1f} and {more[1]:.1f} ms a MiB; ten credentials, one of them put on",
+                ratio=Ratio(f"bodies-{'up' if body.is_upload else 'down'}-keys", of_plain.median),
+            )
+
+
 def _speed(transfer: Transfer) -> float:
     return transfer.bytes / MIB / transfer.seconds
 
 
 def _transfer(target: Target, body: Body, status: int) -> Transfer:
     """status: what the answer must have; 0 for whatever comes of it."""
-    order = {"way": target.way.as_dict(), "path": body.path, "upload": body.size if body.is_upload else 0}
+    size = body.size if body.is_upload else 0
+    order = {"way": target.way.as_dict(), "path": body.path, "upload": size, "headers": target.headers}
     process = processes.start(processes.python("transfer", json.dumps(order)), processes.other_cpu())
     output = processes.said(process, 600)
     if process.returncode:

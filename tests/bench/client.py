@@ -75,12 +75,12 @@ def _connect(way: Way, timeout_s: float) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout_s)
 
 
-def head(way: Way, method: str, path: str, body_bytes: int = 0) -> bytes:
-    """A request head such as an HTTP client of an agent sends."""
+def head(way: Way, method: str, path: str, body_bytes: int = 0, headers: str = "") -> bytes:
+    """A request head such as an HTTP client of an agent sends. headers: further lines."""
     length = f"content-length: {body_bytes}\r\n" if method == "POST" else ""
     return (
         f"{method} {path} HTTP/1.1\r\nhost: {HOST}:{way.port}\r\nuser-agent: impyard-bench\r\n"
-        f"accept: application/json\r\naccept-encoding: gzip, br\r\n{length}\r\n"
+        f"accept: application/json\r\naccept-encoding: gzip, br\r\n{length}{headers}\r\n"
     ).encode()
 
 

@@ -27,7 +27,7 @@ _SHAPES = {
     "npm": ("npm_", 36),
     "groq": ("gsk_", 52),
 }
-_OTHERS = """\
+OTHERS = """\
   - host: api.github.test
     inject: github
     policies: [{action: ALLOW, method: GET, path: /repos/.*}]
@@ -47,7 +47,7 @@ def measure(plan: Plan) -> Iterator[Row]:
         body.write_bytes(prompt(BODY_BYTES))
         with (
             bed.gateway("without") as without,
-            bed.gateway("with", inject="anthropic", more=_OTHERS, credentials=credentials()) as keyed,
+            bed.gateway("with", inject="anthropic", more=OTHERS, credentials=credentials()) as keyed,
         ):
             assert keyed.gateway is not None
             stand_in = keyed.gateway.sentinel("anthropic").key

@@ -32,21 +32,21 @@ class Transfer:
     ended_by: str = ""
 
 
-def download(way: Way, path: str) -> Transfer:
-    """GET `path`. Raises OSError when it is cut."""
+def download(way: Way, path: str, headers: str = "") -> Transfer:
+    """GET `path`. headers: further lines. Raises OSError when it is cut."""
     with open_tls(way) as connection:
         begin = time.perf_counter()
-        connection.sendall(head(way, "GET", path))
+        connection.sendall(head(way, "GET", path, headers=headers))
         status, received = read_answer(connection)
         took = time.perf_counter() - begin
     return Transfer(status, received, took, took)
 
 
-def upload(way: Way, path: str, size: int) -> Transfer:
-    """POST `size` bytes to `path`, and read the answer whenever it comes."""
+def upload(way: Way, path: str, size: int, headers: str = "") -> Transfer:
+    """POST `size` bytes to `path`, and read the answer whenever it comes. headers: further lines."""
     result = Transfer()
     with open_tls(way) as connection:
-        connection.sendall(head(way, "POST", path, size))
+        connection.sendall(head(way, "POST", path, size, headers))
         begin = time.perf_counter()
         connection.setblocking(False)
         block = memoryview(os.urandom(BLOCK_BYTES))
@@ -94,5 +94,6 @@ def _sent(connection: ssl.SSLSocket, data: memoryview) -> int:
 if __name__ == "__main__":
     order = json.loads(sys.argv[1])
     way = Way(**order["way"])
-    done = upload(way, order["path"], order["upload"]) if order["upload"] else download(way, order["path"])
+    path, size, headers = order["path"], order["upload"], order["headers"]
+    done = upload(way, path, size, headers) if size else download(way, path, headers)
     print(json.dumps(asdict(done)))

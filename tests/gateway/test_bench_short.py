@@ -44,7 +44,7 @@ SHORT = Plan(rounds=1, seconds=0.2, connections=(2,), body_mib=4, rules=100, com
         (new_connections.measure, 6),
         (http2.measure, 6),
         (many_rules.measure, 2),
-        (big_bodies.measure, 9),
+        (big_bodies.measure, 11),
         (keys.measure, 2),
         (first_event.measure, 3),
         (websocket.measure, 2),
