@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from mitmproxy.connection import Connection
 
-from impyard.addon.limits import DEFAULTS
+from impyard.addon.limits import DEFAULTS, Limits
+from impyard.addon.turns import Bucket
 
 _LOOK_S = 0.25
 # How much is read at once: at first, at most, and at least where it turns out to cost much. In CPU seconds of one read:
@@ -23,6 +24,8 @@ _FIRST_READ, _MOST_READ, _LEAST_READ = 2048, 256 * 1024, 128
 # The most of what may change from large to tiny frames in the middle: one read of those takes four times as long.
 _MOST_OF_FRAMES = 64 * 1024
 _COSTLY_S, _CHEAP_S = 0.005, 0.002
+# What one request, or one answer, may cost more: some three times the usual, as a busy machine makes all cost more.
+_MESSAGE_S = 0.0015
 # How long the lane rests after a costly read, by what that took: a third of the loop's time is left to all of them.
 _REST = 2
 # A piece that passes is held in several forms at once, all together some 2 MiB.
@@ -42,7 +45,8 @@ def keep_what_is_freed() -> None:
 class Gate:
     """Counts bytes that wait for somebody. `passed` returns once they are few enough.
 
-    messages: how many requests, or answers, have begun in what was read so far.
+    messages: how many requests, or answers, have begun in what was read so far, in HTTP of either version. Not the
+    messages of a WebSocket: nothing limits how many of them come.
     """
 
     def __init__(self, limit: int = DEFAULTS.waiting_bytes) -> None:
@@ -50,7 +54,6 @@ class Gate:
         self._waiting = 0
         self.most_read = _MOST_READ  # of whom it holds back, at once
         self.messages = 0
-        self.heads = 0  # of HTTP/1, where a message has the connection to itself
         self._open = asyncio.Event()
         self._open.set()
 
@@ -92,14 +95,20 @@ class Gates:
 class Lane:
     """One at a time: those whose bytes cost much go through here, with a rest after each.
 
-    Not for what requests cost, of which HTTP/2 may bring several in one read: turns are there for these.
-
     A frame of nine bytes may cost as much as a whole request. Without this, a few connections full of them would take
     the loop for seconds at a time; with it, all of them together take a third of it, in small pieces.
+
+    Invariant: what a read cost is held against what it brought, and nothing else counts: not what the loop did for
+    other connections in between. Above `_COSTLY_S` (or as much for each 64 KiB) it is excused only by requests or
+    answers that began in it, each for `_MESSAGE_S`. Messages that excuse something, or take a connection out of the
+    lane, are counted for all connections together, and no more of them count than requests may be decided. So whoever
+    puts costly bytes between cheap requests gets three tenths of the loop for it at most (after a start of one and a
+    half seconds), with what the requests cost in it. Reads below `_COSTLY_S` take turns with those of everybody.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = DEFAULTS) -> None:
         self._lock = asyncio.Lock()
+        self._excuses = Bucket(limits.decisions, limits.decisions_per_s)
 
     async def enter(self) -> None:
         await self._lock.acquire()
@@ -107,6 +116,13 @@ class Lane:
     def leave(self, rest_s: float) -> None:
         """The next one may enter after a rest of that many seconds."""
         asyncio.get_running_loop().call_later(rest_s, self._lock.release)
+
+    def excuses(self, messages: int) -> bool:
+        """Whether that many messages count: some do, and not too many did lately."""
+        if not messages or self._excuses.wait_s():
+            return False
+        self._excuses.spend(messages)
+        return True
 
 
 def _has_left(descriptor: int) -> bool:
@@ -128,22 +144,32 @@ class GatedReader:
     """A stream reader that waits at a gate before each read, and reads the less the more its bytes cost."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, gate: Gate, lane: Lane, peer: int, gone: Callable[[], None]
+        self,
+        reader: asyncio.StreamReader,
+        gate: Gate,
+        lane: Lane,
+        peer: int,
+        gone: Callable[[], None],
+        aside: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`peer`: the descriptor of the socket, to notice that the other side left while it is not read.
 
-        gone: called at an end after which the other side reads no more either, where the kernel can tell.
+        gone: called at an end after which the other side reads no more either, where the kernel can tell. aside:
+        how much CPU time was spent so far, beside its reads, on what this client sent or is to get.
         """
         self._reader = reader
         self._peer = peer
         self._gone = gone
+        self._aside = aside
+        self._aside_s = 0.0  # when data was read
         self._gate = gate
         self._lane = lane
         self._size = _FIRST_READ
         self._is_costly = False
         self._began = 0.0
+        self._read = 0  # by the last read
         self._was_full = False
-        self._messages = self._heads = 0  # when the last read began
+        self._messages = 0  # when the work on that began
         self._in_lane = False
         self.listens = False  # whether it is the other side that is waited for
 
@@ -175,25 +201,36 @@ class GatedReader:
         if self._is_costly and data:
             await self._lane.enter()
             self._in_lane = True
-        self._was_full = len(data) >= self._size
-        self._messages, self._heads = self._gate.messages, self._gate.heads
-        self._began = time.thread_time()
+        self._read, self._was_full = len(data), len(data) >= self._size
+        self._aside_s = self._aside()
+        self.begin()
         return data
+
+    def begin(self) -> None:
+        """The work on what was read begins: what the loop did since then was mostly the work of others."""
+        self._messages = self._gate.messages
+        self._began = time.thread_time()
 
     def done(self) -> None:
         """What was read has been worked on."""
-        took = time.thread_time() - self._began
+        took = time.thread_time() - self._began + self._aside() - self._aside_s
+        messages = self._gate.messages - self._messages
         if took > _COSTLY_S:
-            self._is_costly = took > _COSTLY_S * max(1, self._gate.messages - self._messages)
             self._size = max(_LEAST_READ, self._size // 4)
-        elif took < _CHEAP_S and self._was_full:  # of a few bytes nothing is learned about many
-            self._size = min(self._gate.most_read, self._size * 2)
-            self._is_costly = self._is_costly and self._size < _FIRST_READ
-        elif took < _CHEAP_S and self._is_costly and self._gate.heads > self._heads:
-            # Costly was the handshake, say: small messages, which fill no read, would stay in the lane for ever.
-            self._size = min(_FIRST_READ, self._size * 2)
-            self._is_costly = self._size < _FIRST_READ
-        self.leave(took)
+            self._is_costly = not self._is_excused(took, messages)
+        else:
+            cheap = took < _CHEAP_S and self._was_full  # of a few bytes nothing is learned about many
+            if cheap:
+                self._size = min(self._gate.most_read, self._size * 2)
+            if self._is_costly and ((cheap and self._size >= _FIRST_READ) or self._lane.excuses(messages)):
+                self._is_costly = False
+        self.leave(took)  # with a rest after cheap ones, too: half of a flood's reads are cheap, being small
+
+    def _is_excused(self, took: float, messages: int) -> bool:
+        """Whether a read that took over `_COSTLY_S` is no reason to enter the lane, or to stay there."""
+        if took <= _COSTLY_S * self._read / _MOST_OF_FRAMES:
+            return True
+        return took <= _COSTLY_S + _MESSAGE_S * messages and self._lane.excuses(messages)
 
     def leave(self, took_s: float = 0.0) -> None:
         """Leave the lane, if it is ours."""

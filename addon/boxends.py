@@ -130,7 +130,7 @@ class JudgedHttp1Server(Http1Server):
                     yield from self._refuse("too-large", *excess)
                     return
                 if (gates := getattr(self.conn, "gates", None)) is not None:
-                    gates.uploads.heads += 1
+                    gates.uploads.messages += 1
             if isinstance(command, commands.SendData) and not self._refusing:
                 # The core's own 400, sent before any hook: take its place.
                 yield from self._refuse("malformed", "the request line or a header is not valid HTTP")

@@ -76,6 +76,26 @@ class DoorClient(Client):
     enter: Callable[[layer.Layer], None]  # has that layer hear of all events from now on, in place of those around it
 
 
+class _EventLock(asyncio.Lock):
+    """The core's lock around each event of a connection: `begin` is called when the work on one begins, then `end`.
+
+    Tasks begin at once, so there are many who wait for it where several requests share a connection.
+    """
+
+    def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        super().__init__()
+        self._begin, self._end = begin, end
+
+    async def acquire(self) -> Literal[True]:
+        await super().acquire()
+        self._begin()
+        return True
+
+    def release(self) -> None:
+        self._end()
+        super().release()
+
+
 class DoorConnection(server.ConnectionHandler):
     """One connection from the box, or from whoever speaks to the gateway."""
 
@@ -113,6 +133,8 @@ class DoorConnection(server.ConnectionHandler):
         self._over = False
         self._lane = lane
         self._reads: dict[asyncio.Task[Any] | None, tuple[Connection, GatedReader]] = {}
+        self._server_event_lock = _EventLock(self._begin, self._end)
+        self._event_began = self._aside_s = 0.0  # of work that follows a hook, not a read
         self._handlers = handlers
         self.layer = modes.HttpProxy(context)
         self._writer = writer
@@ -161,7 +183,9 @@ class DoorConnection(server.ConnectionHandler):
             vars(connection)["gate"] = gate  # the streams that it carries find it there
         assert isinstance(io.reader, asyncio.StreamReader) and isinstance(io.writer, asyncio.StreamWriter)
         descriptor = io.writer.get_extra_info("socket").fileno()
-        reader = GatedReader(io.reader, gate, self._lane, descriptor, lambda: self._gone(connection))
+        reader = GatedReader(
+            io.reader, gate, self._lane, descriptor, lambda: self._gone(connection), lambda: self._aside_s
+        )
         io.reader = cast(asyncio.StreamReader, reader)  # the core only calls `read`
         task = asyncio.current_task()
         self._reads[task] = connection, reader
@@ -175,6 +199,19 @@ class DoorConnection(server.ConnectionHandler):
         """The other side left: the core would take its end for that of its sending half alone."""
         if connection is self.client:
             connection.state = ConnectionState.CLOSED
+
+    def _begin(self) -> None:
+        """The work on an event begins. What a read costs is counted from here: until now the loop was with others."""
+        read = self._reads.get(asyncio.current_task())
+        if read is None:
+            self._event_began = time.thread_time()
+        else:
+            read[1].begin()
+
+    def _end(self) -> None:
+        if asyncio.current_task() not in self._reads:
+            # What had to wait for a hook is worked on behind it, and was read all the same.
+            self._aside_s += time.thread_time() - self._event_began
 
     async def drain_writers(self) -> None:
         """Wait until the other side has taken what was just passed on.
@@ -279,7 +316,7 @@ class Door:
         self._limits = limits
         self.make_room: Callable[[], None] = lambda: None  # ends a connection to an origin that nobody uses
         self._dialer = Dialer(limits, lambda: self.make_room())
-        self._lane = Lane()
+        self._lane = Lane(limits)
         self._turned_away = 0
         self._options = options
         self._mode = DoorMode(full_spec=f"door:{run}", data=run, custom_listen_host=None, custom_listen_port=None)

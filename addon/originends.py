@@ -92,7 +92,7 @@ class JudgedHttp1Client(Http1Client):
                 yield from self._end("the origin switched protocols unasked")
                 return
             if isinstance(found, ResponseHeaders) and (gate := vars(carrier(self.conn)).get("gate")) is not None:
-                gate.heads += 1
+                gate.messages += 1
             yield command
 
     def _may_switch(self) -> bool:

@@ -112,16 +112,19 @@ class Bed:
         inject: str = "",
         more: str = "",
         credentials: Iterable[Credential] | None = None,
+        fault: str = "",
     ) -> Iterator[Target]:
         """Our gateway with its door and its logs.
 
         rules: how many rules the one host has. inject: which credential it gets. more: further entries of the policy.
-        credentials: what its vault holds, None for none.
+        credentials: what its vault holds, None for none. fault: the program that is run in its place, see LiveGateway.
         """
         root = self.folder / name
         root.mkdir(exist_ok=True)
         policy = self._policy(rules, inject) + more
-        live = LiveGateway(root, policy, ca=self.folder / "ca", limits=UNTHROTTLED, credentials=credentials)
+        live = LiveGateway(
+            root, policy, ca=self.folder / "ca", limits=UNTHROTTLED, credentials=credentials, fault=fault
+        )
         if live.first.get("event") != "ready":
             live.kill()
             raise RuntimeError(f"the gateway did not start: {live.first} {live.stderr_path.read_text()}")

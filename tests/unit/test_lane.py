@@ -9,6 +9,7 @@ import time
 import pytest
 
 from impyard.addon.backpressure import Gate, GatedReader, Lane
+from impyard.addon.limits import DEFAULTS, Limits
 
 
 async def _waits_for_the_lane(messages: int, cpu_s: float) -> bool:
@@ -20,51 +21,85 @@ async def _waits_for_the_lane(messages: int, cpu_s: float) -> bool:
         stream.feed_data(b"x" * 100)
         await reader.read(100)
         gate.messages += messages
-        end = time.thread_time() + cpu_s
-        while time.thread_time() < end:
-            pass
+        _work(cpu_s)
         reader.done()
         await lane.enter()  # somebody else is in there
         stream.feed_data(b"x" * 100)
-        try:
-            await asyncio.wait_for(reader.read(100), 0.2)
-        except TimeoutError:
-            return True
-        return False
+        return await _stands(reader)
 
 
 @pytest.mark.parametrize(
     ("messages", "cpu_s", "waits"),
-    [(0, 0.02, True), (1, 0.02, True), (8, 0.02, False), (8, 0.08, True), (0, 0.0, False)],
+    [(0, 0.02, True), (1, 0.02, True), (8, 0.01, False), (8, 0.03, True), (0, 0.0, False)],
     ids=["bytes of nothing", "one costly request", "several requests", "several costly requests", "cheap bytes"],
 )
 def test_what_several_requests_cost_is_no_reason_to_wait(messages: int, cpu_s: float, waits: bool) -> None:
     assert asyncio.run(_waits_for_the_lane(messages, cpu_s)) is waits
 
 
-async def _waits_after(heads: int) -> bool:
+async def _waits_after(heads: int, limits: Limits = DEFAULTS) -> bool:
     """Whether a reader still has to wait for the lane, after a costly read and then cheap ones, some with a head."""
     here, there = socket.socketpair()
     with here, there:
-        stream, gate, lane = asyncio.StreamReader(), Gate(), Lane()
+        stream, gate, lane = asyncio.StreamReader(), Gate(), Lane(limits)
         reader = GatedReader(stream, gate, lane, here.fileno(), lambda: None)
         for number in range(5):
             stream.feed_data(b"x" * 10)
             await reader.read(100)
-            end = time.thread_time() + (0.0 if number else 0.02)
-            while time.thread_time() < end:
-                pass
-            gate.heads += bool(0 < number <= heads)
+            _work(0.0 if number else 0.02)
+            gate.messages += bool(0 < number <= heads)
             reader.done()
         await lane.enter()  # somebody else is in there
         stream.feed_data(b"x" * 10)
-        try:
-            await asyncio.wait_for(reader.read(100), 0.2)
-        except TimeoutError:
-            return True
-        return False
+        return await _stands(reader)
 
 
-@pytest.mark.parametrize(("heads", "waits"), [(0, True), (1, True), (2, False), (4, False)])
-def test_after_a_costly_handshake_cheap_requests_of_any_size_leave_the_lane(heads: int, waits: bool) -> None:
+@pytest.mark.parametrize(("heads", "waits"), [(0, True), (1, False), (4, False)])
+def test_after_a_costly_read_one_cheap_request_of_any_size_leaves_the_lane(heads: int, waits: bool) -> None:
     assert asyncio.run(_waits_after(heads)) is waits
+
+
+def test_no_more_requests_count_than_may_be_decided() -> None:
+    assert asyncio.run(_waits_after(4, Limits(decisions=0, decisions_per_s=1)))
+
+
+async def _waits_after_work(others_s: float, own_s: float, aside_s: float) -> bool:
+    """The same after a read that the loop came to only after that much work of others, and of its client's hooks."""
+    here, there = socket.socketpair()
+    with here, there:
+        stream, lane, aside = asyncio.StreamReader(), Lane(), [1.0]
+        reader = GatedReader(stream, Gate(), lane, here.fileno(), lambda: None, lambda: aside[0])
+        stream.feed_data(b"x" * 100)
+        await reader.read(100)
+        _work(others_s)
+        aside[0] += aside_s
+        reader.begin()
+        _work(own_s)
+        reader.done()
+        await lane.enter()  # somebody else is in there
+        stream.feed_data(b"x" * 100)
+        return await _stands(reader)
+
+
+@pytest.mark.parametrize(
+    ("others_s", "own_s", "aside_s", "waits"),
+    [(0.02, 0.0, 0.0, False), (0.0, 0.02, 0.0, True), (0.0, 0.0, 0.02, True)],
+    ids=["others", "its own", "behind its hooks"],
+)
+def test_what_a_read_costs_is_its_own_work(others_s: float, own_s: float, aside_s: float, waits: bool) -> None:
+    assert asyncio.run(_waits_after_work(others_s, own_s, aside_s)) is waits
+
+
+def _work(cpu_s: float) -> None:
+    end = time.thread_time() + cpu_s
+    while time.thread_time() < end:
+        pass
+
+
+async def _stands(reader: GatedReader) -> bool:
+    """Whether what is there is not read."""
+    try:
+        await asyncio.wait_for(reader.read(100), 0.2)
+    except TimeoutError:
+        return True
+    return False
