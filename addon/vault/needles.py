@@ -21,6 +21,11 @@ _GROUP = 32
 # Of a longer pattern its beginning is searched for, and then compared: what a search weighs is the sum of its patterns,
 # and tokens of some kilobytes come in ten spellings each.
 _LONG = 160
+# With fewer than four kinds of first, or of rare, bytes in a group the library looks for those bytes instead, which
+# takes a hundred times as long in what is compressed or in base64. These make for more kinds. They are of bytes that
+# are in no UTF-8, so that they overlap nothing that is looked for, and long, so that a text full of them has few.
+_FILLERS = tuple(bytes([byte]) * 64 for byte in range(0xF8, 0xFC))
+_IN_FILLERS = bytes(range(0xF8, 0xFC))
 
 
 class Needles:
@@ -35,10 +40,14 @@ class Needles:
     # Each is made at its first use: some searches need but one of the two, and most find nothing, ever.
 
     @functools.cached_property
-    def _groups(self) -> list[BytesAhoCorasick]:
+    def _groups(self) -> list[tuple[BytesAhoCorasick, int]]:
+        """With how many patterns each has; what it tells beyond is a filler."""
         # Alike beginnings in one group make for fewer of them in the others.
         groups = batched(sorted(self._beginnings), _GROUP)
-        return [BytesAhoCorasick(group, matchkind=MatchKind.LeftmostFirst) for group in groups]
+        return [
+            (BytesAhoCorasick(group + _fillers(group), matchkind=MatchKind.LeftmostFirst), len(group))
+            for group in groups
+        ]
 
     @functools.cached_property
     def _all(self) -> BytesAhoCorasick:
@@ -51,9 +60,9 @@ class Needles:
     def hits(self, data: bytes) -> list[int]:
         """Where patterns may begin, unsorted. One that overlaps another that is told may be left out."""
         found: list[int] = []
-        for group in self._groups:
+        for group, size in self._groups:
             if hits := group.find_matches_as_indexes(data):
-                found += [start for _, start, _ in hits]
+                found += [start for number, start, _ in hits if number < size]
         return found
 
     def every(self, data: bytes) -> list[tuple[int, int, int]]:
@@ -65,6 +74,11 @@ class Needles:
                 if len(pattern) == end - begin or data.startswith(pattern, begin):
                     found.append((number, begin, begin + len(pattern)))
         return found
+
+
+def _fillers(group: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The fillers for a group; none where one might overlap a pattern, and hide it."""
+    return () if any(byte in _IN_FILLERS for pattern in group for byte in pattern) else _FILLERS
 
 
 def spellings(value: str) -> list[str]:

@@ -35,6 +35,33 @@ def test_every_pattern_is_found_wherever_it_is(patterns: list[bytes], data: byte
     assert bool(expected) <= bool(needles.hits(data))
 
 
+@examples(300)
+@given(
+    st.lists(st.sampled_from([b"a", b"ab", b"xab"]) | st.binary(min_size=1, max_size=4), min_size=1, max_size=5),
+    st.lists(PIECE | st.sampled_from([byte * size for byte in (b"\xf8", b"\xfb") for size in (1, 63, 64)]), max_size=6),
+)
+def test_what_fills_a_group_up_is_not_told_and_hides_nothing(patterns: list[bytes], texts: list[bytes]) -> None:
+    needles, data = Needles(patterns), b"".join(texts)
+    places = {begin for _, begin, _ in needles.every(data)}
+    assert {*needles.hits(data)} <= places
+    assert bool(needles.hits(data)) == bool(places)
+
+
+def test_a_few_patterns_are_looked_for_in_noise_as_quickly_as_in_nothing() -> None:
+    """As in what is compressed: a factor of a hundred and more, where the library looks for single bytes."""
+    needles = Needles(f"{first}-{'x9Q_'[number]}realKEYvalue0123".encode() for number, first in enumerate("sk3A"))
+
+    def took(data: bytes) -> float:
+        times = []
+        for _ in range(20):
+            started = time.thread_time()
+            assert not needles.hits(data)
+            times.append(time.thread_time() - started)
+        return min(times)
+
+    assert took(os.urandom(1 << 20)) < 20 * took(bytes(1 << 20))
+
+
 def a_token() -> str:
     parts = [base64.urlsafe_b64encode(os.urandom(size)).decode().rstrip("=") for size in (60, 1500, 256)]
     return ".".join(parts)
