@@ -15,6 +15,7 @@ import time
 
 from mitmproxy import flow, http
 from mitmproxy.connection import Connection, Server
+from mitmproxy.net.http.validate import validate_headers
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator, NextLayer
@@ -105,9 +106,23 @@ class JudgedStream(HttpStream):
             yield from self._answer_before_the_body_ends(self.flow.response)
 
     def check_invalid(self, request: bool) -> CommandGenerator[bool]:
-        if not request and self.flow.response is not None and (mask := self._mask()) is not None:
-            mask_head(self.flow.response, mask)  # before anybody says what is wrong with it
-        return (yield from super().check_invalid(request))
+        response = self.flow.response
+        if request or response is None:
+            return (yield from super().check_invalid(request))
+        if (mask := self._mask()) is not None:
+            mask_head(response, mask)  # before anybody says what is wrong with it
+        try:
+            validate_headers(response)
+        except ValueError as exc:
+            # The core's answer to this names no decision, and an option of its own by which to let it through.
+            yield commands.CloseConnection(self.flow.server_conn)
+            notes = notes_of(self.flow)
+            decision_id = notes.decision_id if notes is not None else None
+            why = f"the origin's answer is not valid HTTP: {exc}"
+            answer = answers.upstream_failure(why, host=self.flow.request.host, decision_id=decision_id)
+            yield from self._give_up_on_the_origin(why, answer)
+            return True
+        return False
 
     def _mask(self) -> Mask | None:
         notes = notes_of(self.flow) if hasattr(self, "flow") else None

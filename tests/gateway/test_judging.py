@@ -109,6 +109,19 @@ def test_an_origin_with_an_unknown_authority_is_refused(bed: Bed) -> None:
     assert bed.a.seen == []
 
 
+def test_an_answer_that_could_be_read_in_two_ways_is_refused_under_the_decision(bed: Bed) -> None:
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    bed.a.answers["/pub/two-ways"] = lambda connection, _: connection.sendall(answer)
+    reply = bed.gateway.get("https://a.test/pub/two-ways")
+    assert (reply.status, reply.json()["reason"]) == (502, "upstream")
+    assert reply.json()["decision"] == only_decision(bed)["id"]
+    assert "not valid HTTP" in reply.json()["message"]
+    assert "validate_inbound_headers" not in reply.json()["message"]
+    outcome = bed.gateway.outcomes(1)[0]
+    assert outcome["status"] is None or outcome["status"] == 200
+    assert "not valid HTTP" in str(outcome["error"])
+
+
 @pytest.mark.parametrize("host", ["gone.test", "no-such-name.invalid"])
 def test_an_unreachable_origin_is_told_apart_from_policy(bed: Bed, host: str) -> None:
     reply = bed.gateway.get(f"https://{host}/pub/x")
