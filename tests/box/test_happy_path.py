@@ -11,7 +11,7 @@ from impyard.runner.engine import client
 from tests.support.boxes import MakeProject
 from tests.support.engineproxy import engine_proxy
 from tests.support.model import HOST, MODEL, Model
-from tests.support.project import Caller, Project, containers_created
+from tests.support.project import OUT_OF_MEMORY, Caller, Project, containers_created
 
 pytestmark = pytest.mark.box
 
@@ -141,7 +141,7 @@ def test_nothing_is_left_for_python_to_complain_about(project: Project) -> None:
     strict = {"PYTHONDEVMODE": "1"}
     commands = [
         ("run", "--model", "demo", "write 4 to answer.txt"),
-        ("run", "--model", "demo", "--memory", "64m", "run: true"),  # asks the engine why it was killed
+        ("run", "--model", "demo", *OUT_OF_MEMORY),  # asks the engine why it was killed
         ("prove",),
     ]
     assert [project.impyard(*command, env=strict).err for command in commands] == ["", "", ""]

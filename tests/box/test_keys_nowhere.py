@@ -17,7 +17,7 @@ import pytest
 from impyard.addon.vault.credential import Credential
 from impyard.runner.engine import client
 from tests.support.keys import Keys
-from tests.support.project import Project
+from tests.support.project import OUT_OF_MEMORY, Project
 from tests.support.service import Asked, Given, Service
 from tests.support.waiting import wait_until
 
@@ -98,7 +98,7 @@ def test_no_value_shows_anywhere_after_runs_of_every_kind(project: Project, keys
     unbound = {"ANTHROPIC_API_KEY": f"sk-ant-api03-{secrets.token_hex(20)}"}
     processes = [
         place.start("--ceiling", "0.05"),
-        project.start("run", "--model", "demo", "--memory", "64m", "run: true", env=keys.environ),
+        project.start("run", "--model", "demo", *OUT_OF_MEMORY, env=keys.environ),
         project.start("run", "--model", "anthropic/x", "x", env=keys.environ | unbound),
         project.start("run", "--model", "house/m", "x", env=house),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.project import Project
+from tests.support.project import OUT_OF_MEMORY, Project
 
 pytestmark = pytest.mark.box
 
@@ -13,7 +13,7 @@ GREEDY = "python3 -c \"x = bytearray(10**10); x[::4096] = b'a' * len(x[::4096])\
 
 @pytest.mark.attack("149")
 def test_an_agent_that_runs_out_of_memory(project: Project) -> None:
-    result = project.demo("run: true", args=["--memory", "64m"])
+    result = project.impyard("run", "--model", "demo", *OUT_OF_MEMORY)
     assert result.code == 137, result
     assert (result.receipt["exit_reason"], result.receipt["exit_status"]) == ("out-of-memory", 137)
     assert result.receipt["limits"]["memory"] == 64 * 1024**2

@@ -30,6 +30,9 @@ networkPolicies:
 DATA_VARIABLE = "IMPYARD_DATA_DIR"
 LIMIT_S = 90.0
 
+# Options and prompt of a run whose agent is killed for want of memory: what lies in the box's /tmp counts, too.
+OUT_OF_MEMORY = ("--memory", "64m", "run: head -c 64000000 /dev/zero > /tmp/fill")
+
 
 @dataclass(frozen=True)
 class Caller:
