@@ -17,14 +17,13 @@ import click
 from impyard.addon.decisions import is_of_run, verify
 from impyard.addon.errors import ImpyardError
 from impyard.runner import runs
-from impyard.runner.decisions import logread
+from impyard.runner.decisions import logread, removed
 from impyard.runner.decisions.filelist import FileList, Known, names
-from impyard.runner.decisions.logfiles import Log, open_log, rotated_name
+from impyard.runner.decisions.logfiles import Log, open_log
 from impyard.runner.decisions.outcomes import path_beside
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import read_receipt
 from impyard.runner.text import columns_of, counted, visible, wrapped
-from impyard.runner.typed import as_typed
 
 _LOOKS = 3  # at a log whose old files are removed meanwhile
 
@@ -34,6 +33,8 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
 
     Raises ImpyardError naming the first fault.
     """
+    if not log.parent.is_dir():
+        raise ImpyardError(f"there is no log: {log.parent} does not exist", hint="`impyard run` makes one")
     receipts, unread = _chain_ends(root, run)
     for _ in range(_LOOKS):
         known = FileList(log.parent).read()
@@ -44,12 +45,16 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
         return False
     lines = counted(count, "line")
     if as_json:
-        click.echo(json.dumps({"ok": not named, "lines": count, "faults": named}))
+        gone = removed.files(known, log)
+        left = {"files": len(gone), "lines": sum(gone.values())}
+        click.echo(json.dumps({"ok": not named, "lines": count, "removed": left, "faults": named}))
+    elif not (named or count or receipts or known.removed):
+        click.echo(f"ok: there is nothing to check in {log.parent} yet")
     elif not named:
         ends = f"{len(receipts)} ended as the receipts say" if receipts else "no receipt to check an end by"
         click.echo(wrapped(f"ok: {lines}, every run's chain is whole; {ends}", columns_of(sys.stdout), "  "))
     if not as_json:
-        _say_removed(known, log)
+        removed.say(log, known)
     for name in unread:
         click.echo(
             f"warning: the receipt of run {name} cannot be read, so the end of its chain is not checked", err=True
@@ -83,15 +88,6 @@ def _error(named: list[dict[str, Any]], log: Path) -> ImpyardError:
         f"{path}{number}: {first['what']}{where}{more}",
         hint="the log was changed after it was written; `--verify --json` lists every fault",
     )
-
-
-def _say_removed(known: Known, log: Path) -> None:
-    gone = {name: count for name, count in known.removed.items() if rotated_name(log, name)}
-    if gone:
-        lines, files = counted(sum(gone.values()), "older line"), counted(len(gone), "file")
-        command = "`impyard decisions rotate --older-than`"
-        text = f"note: {lines} in {files}, the last of them {max(gone)}, were removed by {command}"
-        click.echo(wrapped(as_typed(text), columns_of(sys.stderr), "  "), err=True)
 
 
 def _fault(file: str, line: int, byte: int, what: str) -> dict[str, Any]:

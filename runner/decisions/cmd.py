@@ -92,7 +92,7 @@ class Reason(click.ParamType[str]):
 @click.option("--all", "everything", is_flag=True, help="Also impyard's own checks and calls of the demo model.")
 @click.option("--follow", is_flag=True, help="Go on with each new decision; Ctrl-C ends it, with exit status 0.")
 @click.option("--summary", is_flag=True, help="Count by host, method and shape of the path.")
-@click.option("--json", "as_json", is_flag=True, help="The log's own lines, as JSON; impyard's checks are among them.")
+@click.option("--json", "as_json", is_flag=True, help="The log's own lines, as JSON; none is left out as --all says.")
 @click.option("--csv", "as_csv", is_flag=True, help="All of them with what came of each, as CSV for a spreadsheet.")
 @click.option(
     "--verify",

@@ -370,6 +370,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def _warn(path: Path, what: str) -> None:
     import click  # the rest is also for those who print nothing
 
+    context = click.get_current_context(silent=True)
+    said = context.meta.setdefault(f"{__name__}.said", set()) if context else set()
+    if (path, what) in said:  # one command may open a log several times
+        return
+    said.add((path, what))
     click.echo(f"warning: {visible(str(path))}: {what}", err=True)
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.decisions import logread
+from impyard.runner.decisions import logread, removed
 from impyard.runner.decisions.lines import Entry, Selection, parse, parse_all
-from impyard.runner.decisions.logfiles import Log, open_log
+from impyard.runner.decisions.logfiles import Log, Say, open_log
 from impyard.runner.project import RUN_ID
 from impyard.runner.text import visible
 
@@ -89,10 +89,11 @@ def _one_by_one(offset: int, piece: bytes, selection: Selection) -> list[Entry]:
     return entries
 
 
-def open_for(log: Path, selection: Selection) -> Log | None:
+def open_for(log: Path, selection: Selection, say: Say | None = None) -> Log | None:
     """The log, without rotated files that hold nothing of what is meant, for all that their names tell."""
     began = began_at(selection.run) if selection.run else None
-    return open_log(log, since=max(filter(None, (selection.since, began)), default=None), until=selection.until)
+    since = max(filter(None, (selection.since, began)), default=None)
+    return open_log(log, since=since, until=selection.until, say=say)
 
 
 def start_of(log: Log, since: str, *, through_damage: bool = True) -> int:
@@ -200,6 +201,8 @@ def find(log: Path, text: str) -> Read:
     if not wanted:
         raise ImpyardError("no decision is named", hint=hint)
     meant = _meant(log, wanted)
+    if not meant and (gone := removed.words(log)):
+        raise ImpyardError(f"there is no decision {text!r} any more, or there never was", hint=gone)
     if meant is None:
         raise ImpyardError(f"there is no decision {text!r}: {log} does not exist", hint="`impyard run` makes some")
     if not meant:

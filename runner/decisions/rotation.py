@@ -28,7 +28,8 @@ from impyard.runner.decisions.logfiles import Rotated, rotated, rotated_name, st
 from impyard.runner.decisions.tend import is_due
 
 SETTLED_S = 2.0  # since the last line: longer than a gateway of an earlier version takes from its look to its write
-WAIT_S = 30.0
+WAIT_S = 30.0  # for files that were just rotated
+LEFT_WAIT_S = 3.0  # for what had to wait earlier: a gateway may have it open for months
 NICE = 10
 
 
@@ -221,10 +222,10 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def main(runs: Path) -> None:
+def main(runs: Path, wait_s: float = WAIT_S) -> None:
     """Compress what was rotated, as soon as it is settled."""
     os.nice(NICE)
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + wait_s
     while _some_wait(runs) and time.monotonic() < deadline:
         time.sleep(SETTLED_S / 2)
 
@@ -239,4 +240,4 @@ def _some_wait(runs: Path) -> bool:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), float(sys.argv[2]))

@@ -14,7 +14,7 @@ import click
 from impyard.runner.decisions import outcomes
 from impyard.runner.decisions.lines import Selection
 from impyard.runner.decisions.summary import Group, summed_up
-from impyard.runner.decisions.view import nothing, say_left_out, warn_of_damage
+from impyard.runner.decisions.view import say_left_out, say_nothing, warn_of_damage
 from impyard.runner.text import columns_of, counted, size_text, visible, wants_plain, wrapped
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def show_summary(log: Path, selection: Selection, *, count: int | None, as_json:
             click.echo("\t".join(visible(str(field)) for field in (*_fields(group), _reasons(group) or "-", group.id)))
     warn_of_damage(selection, log)
     if not every:
-        click.echo(nothing(selection), err=True)
+        say_nothing(selection, log)
     else:
         _say_total(every, summary.unknown, len(groups))
     say_left_out(selection)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # they stand under the place.
 WIDE_COLUMNS = 120
 GAP = 2
-TIME, METHOD, REASON, ANSWER = 8, 7, 13, 6
+TIME, VERDICT, METHOD, REASON, ANSWER = 8, 6, 7, 13, 6  # VERDICT: `failed`, which may come after all others
 MOST_VERDICT, MOST_REASON, MOST_ANSWER, MOST_ID = 7, 22, 24, 25  # columns, however long what is in them may be
 LEAST_PLACE, LEAST_RULE = 30, 16
 # A path may be 4 KiB long, which would push everything else off the screen. `--json` and a pipe show all of it.
@@ -60,7 +60,7 @@ class Table:
             date = rows[0].entry.ts[:10]
             same = next((index for index, row in enumerate(rows) if row.entry.ts[:10] != date), len(rows))
             cells = [_cells(row) for row in rows[:same]]
-            if not self._widths:
+            if not self._widths or self._are_outgrown(cells):
                 self._widths = self._fitting([_cells(row) for row in rows])
             if date != self._date:
                 self._console.print(Text(f"{visible(date)} UTC", style="bold"))
@@ -73,22 +73,30 @@ class Table:
     def _is_wide(self) -> bool:
         return self._console.width >= WIDE_COLUMNS
 
-    def _fitting(self, rows: list[Cells]) -> dict[str, int]:
-        """The columns' widths, by what the first rows need; what is over goes to the place."""
+    def _are_outgrown(self, rows: list[Cells]) -> bool:
+        """Whether a row of those that come later needs wider columns, such as the first that failed."""
+        most = {"reason": MOST_REASON, "answer": MOST_ANSWER} if self._is_wide else {}
+        return any(
+            min(len(getattr(row, name)), limit) > self._widths[name] for row in rows for name, limit in most.items()
+        )
 
-        def widest(texts: list[str], least: int, most: int) -> int:
-            return min(max([least, *map(len, texts)]), most)
+    def _fitting(self, rows: list[Cells]) -> dict[str, int]:
+        """The columns' widths, by what the first rows need, none less than before; what is over goes to the place."""
+
+        def widest(name: str, least: int, most: int) -> int:
+            needed = (len(getattr(row, name)) for row in rows)
+            return min(max([least, self._widths.get(name, 0), *needed]), most)
 
         widths = {
             "time": TIME,
-            "verdict": widest([row.verdict.plain for row in rows], 5, MOST_VERDICT),
+            "verdict": widest("verdict", VERDICT, MOST_VERDICT),
             "method": METHOD,
-            "id": widest([row.id for row in rows], 8, MOST_ID),
+            "id": widest("id", 8, MOST_ID),
         }
         if self._is_wide:
             widths["verdict"] = MOST_VERDICT
-            widths["reason"] = widest([row.reason for row in rows], REASON, MOST_REASON)
-            widths["answer"] = widest([row.answer.plain for row in rows], ANSWER, MOST_ANSWER)
+            widths["reason"] = widest("reason", REASON, MOST_REASON)
+            widths["answer"] = widest("answer", ANSWER, MOST_ANSWER)
         room = max(self._console.width - sum(widths.values()) - GAP * len(widths), 1)
         if self._is_wide:
             room -= GAP
@@ -130,7 +138,7 @@ class Table:
             table.add_column(head, width=self._widths[name], overflow="fold")
         for row in rows:
             # A rule that decided is not named as the reason: its place says it.
-            why = ": ".join(part for part in (row.reason, row.rule) if part)
+            why = (" " if row.rule.startswith("(") else ": ").join(part for part in (row.reason, row.rule) if part)
             answer = Text.assemble(("answer: ", "dim"), row.answer) if row.answer else Text()
             parts = [row.place]
             if why and answer and len(why) + GAP + len(answer) <= self._widths["place"]:

@@ -16,6 +16,7 @@ import impyard
 LARGE_BYTES = 64 << 20
 OLD = timedelta(days=30)
 SMALL_BYTES = 1 << 20  # less than this is not old enough for a file of its own
+_PLAIN = re.compile(r"(?:decisions|outcomes)-[0-9TZ.]{20}\.jsonl")
 _TS = re.compile(rb'\{"ts":"([0-9TZ:.-]{10,30})"')
 
 
@@ -37,20 +38,32 @@ def is_due(runs: Path, now: datetime) -> bool:
         os.close(handle)
 
 
+def _some_are_plain(runs: Path) -> bool:
+    """Whether a rotated file is not compressed yet."""
+    try:
+        return any(_PLAIN.fullmatch(name) for name in os.listdir(runs))
+    except OSError:
+        return False
+
+
 def tend(runs: Path) -> None:
-    """Rotate the logs if that is due, and have them compressed by a process of its own, which is not waited for.
+    """Rotate the logs if that is due, and have them compressed by a process of its own, which is not waited for. It
+    also takes what had to wait earlier, because somebody had it open.
 
     What fails is left for the next time: the logs are whole either way.
     """
-    if not is_due(runs, datetime.now(UTC)):
+    due = is_due(runs, datetime.now(UTC))
+    if not due and not _some_are_plain(runs):
         return
-    from impyard.runner.decisions.rotation import rotate
+    from impyard.runner.decisions.rotation import LEFT_WAIT_S, WAIT_S, rotate
 
     with contextlib.suppress(OSError):
-        if rotate(runs, only_due=True):
+        renamed = due and rotate(runs, only_due=True)
+        if renamed or not due:
+            wait_s = WAIT_S if renamed else LEFT_WAIT_S
             paths = [str(Path(impyard.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
             subprocess.Popen(
-                [sys.executable, "-P", "-m", "impyard.runner.decisions.rotation", str(runs.absolute())],
+                [sys.executable, "-P", "-m", "impyard.runner.decisions.rotation", str(runs.absolute()), f"{wait_s:g}"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

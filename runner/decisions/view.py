@@ -7,15 +7,16 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.decisions import logread, outcomes
+from impyard.runner.decisions import logread, outcomes, removed
 from impyard.runner.decisions import read as decisions_read
 from impyard.runner.decisions.lines import Entry, Selection, parse
-from impyard.runner.decisions.logfiles import Log
+from impyard.runner.decisions.logfiles import DAMAGE, Log
 from impyard.runner.decisions.outcomes import Row
 from impyard.runner.decisions.read import short_id
 from impyard.runner.policy import cmd as policy_cmd
@@ -23,6 +24,7 @@ from impyard.runner.text import columns_of, counted, visible, wrapped
 from impyard.runner.typed import as_typed
 
 BATCH = 200  # rows that are printed at once
+UNREADABLE = 16 * DAMAGE
 OWN_CHECK = "(impyard's own check)"
 
 
@@ -30,7 +32,8 @@ def show(log: Path, selection: Selection, *, count: int, following: bool, as_jso
     """Print the last `count` wanted lines of `log`, then, if `following`, each new one until Ctrl-C."""
     found = decisions_read.open_for(log, selection)
     if found is None and not following:
-        click.echo(f"no decisions yet: {log} does not exist", err=True)
+        gone = removed.words(log)
+        click.echo(f"no decisions: {visible(gone)}" if gone else f"no decisions yet: {log} does not exist", err=True)
         return
     if found is None:
         _show_page(log, None, 0, [], selection, count, following=True, as_json=as_json)
@@ -72,13 +75,16 @@ def _show_page(
             selection.failed = None  # what comes now may fail yet
             follow_log(log, size, selection, emit, failures, rows, found=found)
         elif not rows and not as_json:
-            click.echo("nothing shown: -n is 0" if count == 0 else nothing(selection), err=True)
+            if count == 0:
+                click.echo("nothing shown: -n is 0", err=True)
+            else:
+                say_nothing(selection, log)
     except KeyboardInterrupt:
         if not following:
             raise
         if sys.stderr.isatty():
             click.echo(err=True)  # the cursor stands behind ^C
-    say_left_out(selection)
+    say_left_out(selection, counts=not older)  # else it was counted beyond the rows that are shown
     if not as_json and rows and any(row.entry.verdict == "deny" for row in rows):
         _say_next(rows)
 
@@ -88,10 +94,10 @@ def _say_long() -> None:
         click.echo("looking through old files for them; --since says how far …", err=True)
 
 
-def say_left_out(selection: Selection) -> None:
-    """Say on stderr how much of impyard's own was not shown."""
+def say_left_out(selection: Selection, *, counts: bool = True) -> None:
+    """Say on stderr how much of impyard's own was not shown; without `counts` only that it was."""
     parts = [
-        f"{counted(count, name)} of {whose}"
+        f"{counted(count, name) if counts else f'{name}s'} of {whose}"
         for count, name, whose in (
             (selection.own, "check", "impyard's own"),
             (selection.demo, "call", "the demo model"),
@@ -130,7 +136,7 @@ def show_all(log: Path, selection: Selection, *, as_json: bool) -> None:
         shown += len(part)
     warn_of_damage(selection, log)
     if not shown and not as_json:
-        click.echo(nothing(selection), err=True)
+        say_nothing(selection, log)
     say_left_out(selection)
 
 
@@ -199,8 +205,25 @@ def warn_of_damage(selection: Selection, log: Path) -> None:
         return
     kind = "is no decision" if line.ended else "is half-written: its end is missing"
     count = "1 damaged line" if selection.damaged == 1 else f"{selection.damaged} damaged lines, the first"
-    click.echo(f"warning: {count} left out: byte {line.offset} of {log} {kind}", err=True)
+    if UNREADABLE in line.text:
+        kind, count = (
+            "begins a part that cannot be read",
+            f"{counted(selection.damaged, 'damaged part')} with any number of lines",
+        )
+    with decisions_read.open_for(log, selection, say=_already_said) or nullcontext() as found:
+        path, byte = found.place(line.offset) if found is not None else (log, line.offset)
+    click.echo(f"warning: {count} left out: byte {byte} of {visible(str(path))} {kind}", err=True)
     click.echo(as_typed("hint: `impyard decisions --verify` checks every line"), err=True)
+
+
+def _already_said(_path: Path, _what: str) -> None:
+    """What is wrong with a rotated file was said when it was read."""
+
+
+def say_nothing(selection: Selection, log: Path) -> None:
+    """Say on stderr that there is nothing to show."""
+    click.echo(nothing(selection), err=True)
+    removed.say(log)
 
 
 def nothing(selection: Selection) -> str:
@@ -211,6 +234,8 @@ def nothing(selection: Selection) -> str:
         return f"no request{whose} was allowed and failed"
     if selection.narrows:
         return f"no {kind}{whose} that these options ask for"
+    if selection.own or selection.demo:
+        return f"no {kind}{whose} but those of impyard itself"
     return f"no {kind}{whose or ' yet'}"
 
 

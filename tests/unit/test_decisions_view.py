@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import io
 import json
 import os
 import pty
@@ -18,12 +19,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from rich.console import Console
 
 import impyard as package
 from impyard.addon.judge import Decision, Nearest, Verdict
 from impyard.addon.log import DecisionLog, OutcomeLog
 from impyard.addon.request import Request
 from impyard.runner import cli, proofs
+from impyard.runner.decisions import logread
+from impyard.runner.decisions.outcomes import Outcome
+from impyard.runner.decisions.table import Table
+from impyard.runner.decisions.view import rows_of
 from impyard.runner.project import RunPaths
 
 RUN, OTHER = "20260101-000000-aaaa", "20260101-000001-bbbb"
@@ -140,6 +146,13 @@ def test_impyards_own_checks_are_left_out_and_marked_where_they_are_wanted(proje
     assert decisions("--json").out == log_path(project).read_text()
 
 
+def test_what_was_read_past_the_rows_that_are_shown_is_not_counted(project: Path, decisions: Command) -> None:
+    write(project, RUN, (UNLISTED, request()), CANARY, CANARY, (UNLISTED, request()))
+    assert "checks of impyard's own left out: --all" in decisions("-n", "1").err
+    assert not re.search(r"\d check", decisions("-n", "1").err)
+    assert "2 checks of impyard's own left out" in decisions("-n", "2").err
+
+
 def test_what_prove_asked_is_left_out_but_where_it_is_named(
     project: Path, decisions: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +182,7 @@ def test_a_run_with_nothing_but_own_checks_is_known(project: Path, decisions: Co
     write(project, run, CANARY)
     result = decisions("--run", run)
     assert (result.status, result.out) == (0, "")
+    assert result.err.splitlines()[0] == f"no decisions of run {run} but those of impyard itself"
     assert result.err.splitlines()[1:] == ["1 check of impyard's own left out: --all shows them"]
 
 
@@ -349,7 +363,12 @@ def test_verify_accepts_what_was_written(project: Path, decisions: Command) -> N
     result = decisions("--verify")
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith("ok: 3 lines")
-    assert json.loads(decisions("--verify", "--json").out) == {"ok": True, "lines": 3, "faults": []}
+    assert json.loads(decisions("--verify", "--json").out) == {
+        "ok": True,
+        "lines": 3,
+        "removed": {"files": 0, "lines": 0},
+        "faults": [],
+    }
 
 
 @pytest.mark.parametrize(
@@ -411,9 +430,17 @@ def test_verify_of_one_run_is_not_led_by_what_others_asked_for(project: Path, de
 
 
 def test_verify_of_a_removed_log_misses_the_lines_that_receipts_count(project: Path, decisions: Command) -> None:
-    assert decisions("--verify").status == 0  # nothing recorded, nothing missing
+    result = decisions("--verify")  # nothing recorded, nothing missing
+    assert (result.status, "nothing to check" in result.out) == (0, True)
     write_receipt(project, RUN, 3, POLICY)
     assert decisions("--verify").status == 1
+
+
+def test_verify_in_a_folder_without_runs_is_an_error(tmp_path: Path, decisions: Command) -> None:
+    (tmp_path / "empty").mkdir()
+    result = decisions("--verify", "--json", "--project", str(tmp_path / "empty"))
+    assert (result.status, result.out) == (1, "")
+    assert "there is no log: " in result.err
 
 
 @pytest.mark.parametrize("other", ["--denied", "--follow"])
@@ -477,6 +504,26 @@ def test_a_denial_after_a_redirect_says_which_answer_led_there(project: Path, de
     shown = "".join(without_colours(in_terminal(project, columns))) if columns else decisions().out
     assert shown.count("redirected") == 1
     assert columns or fields(shown.splitlines()[1])[5] == f"- redirected by {RUN}.1"
+
+
+@pytest.mark.parametrize("columns", [80, 100, 160])
+def test_a_request_that_fails_later_has_room_in_the_table_that_is_followed(project: Path, columns: int) -> None:
+    write(project, RUN, (ALLOW, request()), (ALLOW, request(path="/later")))
+    rows = rows_of([logread.Line(0, line) for line in log_path(project).read_bytes().splitlines()])
+    console = Console(file=io.StringIO(), width=columns, height=25)
+    table = Table(console)
+    table.add(rows[:1])
+    came = Outcome("", rows[1].entry.id, error="upstream: no connection to a.test")
+    table.add([rows[1]._replace(outcome=came)])
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    [failed] = [number for number, line in enumerate(lines) if " failed " in line]
+    assert len(lines) - failed <= 3, lines
+
+
+def test_a_check_at_80_columns_has_no_colon_before_its_mark(project: Path) -> None:
+    write(project, RUN, CANARY)
+    assert "canary (own check)" in "\n".join(without_colours(in_terminal(project, 80, "--all")))
 
 
 KEYS: list[dict[str, Any]] = [

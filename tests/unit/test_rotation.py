@@ -534,6 +534,22 @@ def test_it_is_due_by_size_or_by_age(runs: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.timeout(60)
+def test_what_had_to_wait_is_compressed_at_the_end_of_any_run(runs: Path) -> None:
+    """A gateway had it open when it was rotated; nothing is due now."""
+    log = DecisionLog(log_of(runs), "r")
+    lines = write(log, 10)
+    rotation.rotate(runs)
+    assert isinstance(pack(runs)[0], Rotated)
+    log.close()
+    tend.tend(runs)
+    deadline = time.monotonic() + 45
+    while not rotated(log_of(runs))[0].is_packed and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert rotated(log_of(runs))[0].is_packed
+    assert lines_of(runs) == lines
+
+
+@pytest.mark.timeout(60)
 def test_a_due_log_is_rotated_at_once_and_compressed_by_a_process_that_ends(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

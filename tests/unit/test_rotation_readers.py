@@ -329,6 +329,32 @@ def test_an_age_is_of_the_past(files: list[Path], call: Callable[..., Result], a
     assert all(path.exists() for path in files)
 
 
+def test_removed_decisions_are_said_wherever_one_looks_for_them(
+    files: list[Path], call: Callable[..., Result], tmp_path: Path
+) -> None:
+    call("rotate")
+    assert call("rotate", "--older-than", "0", "--yes").status == 0
+    assert not list((tmp_path / "runs").glob("decisions*"))
+    for args in ((), ("--denied", "-n", "all"), ("--summary",), ("aaaa.3",), ("show", f"{SECOND}.1")):
+        result = call(*args)
+        words = " ".join(result.err.split())
+        assert "180 older lines in 3 files" in words and "rotate --older-than`" in words, (args, result)
+        assert "impyard run` makes" not in words
+    checked = json.loads(call("--verify", "--json").out)
+    assert checked == {"ok": True, "lines": 0, "removed": {"files": 3, "lines": 180}, "faults": []}
+
+
+def test_what_cannot_be_read_of_a_file_is_said_once_and_by_its_name(
+    files: list[Path], call: Callable[..., Result]
+) -> None:
+    bit_flipped(files[1])
+    for args in (("-n", "500"), ("-n", "all"), ("--csv",), ("--summary",)):
+        words = " ".join(call(*args).err.replace("\n  ", "").split())
+        assert words.count("was changed") == 1, words
+        assert "1 damaged part with any number of lines left out: byte" in words
+        assert re.search(rf"byte \d+ of \S*{re.escape(files[1].name)} begins a part that cannot be read", words), words
+
+
 def test_cron_hears_nothing_when_there_was_nothing_to_do(files: list[Path], call: Callable[..., Result]) -> None:
     assert call("rotate", "--if-due", "--older-than", "90", "--yes") == (0, "", "")
     assert "removed 3 files" in call("rotate", "--if-due", "--older-than", "0", "--yes").out

@@ -1,0 +1,45 @@
+"""What to say of decisions that are gone because `impyard decisions rotate --older-than` removed their files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner.text import columns_of, counted, visible, wrapped
+from impyard.runner.typed import as_typed
+
+if TYPE_CHECKING:
+    from impyard.runner.decisions.filelist import Known
+
+
+def files(known: Known, log: Path) -> dict[str, int]:
+    """The files of a log that were removed on purpose, and how many lines were in each."""
+    return {name: count for name, count in known.removed.items() if name.startswith(f"{log.stem}-")}
+
+
+def words(log: Path, known: Known | None = None) -> str:
+    """How much of a log was removed on purpose, and by what; nothing where nothing was, or that cannot be read."""
+    if known is None:
+        from impyard.runner.decisions.filelist import FileList  # it loads the judge, which the views do without
+
+        try:
+            known = FileList(log.parent).read()
+        except ImpyardError:
+            return ""
+    gone = files(known, log)
+    if not gone:
+        return ""
+    lines, count = counted(sum(gone.values()), "older line"), counted(len(gone), "file")
+    last = f", the last of them {max(gone)}," if len(gone) > 1 else f", {max(gone)},"
+    verb = "was" if sum(gone.values()) == 1 else "were"
+    return as_typed(f"{lines} in {count}{last} {verb} removed by `impyard decisions rotate --older-than`")
+
+
+def say(log: Path, known: Known | None = None) -> None:
+    """Note it on stderr, where there is anything to say."""
+    if text := words(log, known):
+        click.echo(wrapped(f"note: {visible(text)}", columns_of(sys.stderr), "  "), err=True)
