@@ -45,15 +45,16 @@ def rotate_command(ctx: click.Context, project: Path | None, if_due: bool, befor
         raise ImpyardError(f"there are no logs: {runs} does not exist", hint="`impyard run` makes some")
     if before is not None and not yes and not sys.stdin.isatty():
         raise ImpyardError("--older-than removes decisions, and there is nobody to ask", hint="give --yes")
+    quiet = if_due and not sys.stdout.isatty()
     try:
         renamed = rotate(runs, only_due=if_due)
-        if not renamed and (sys.stdout.isatty() or not if_due):
+        if not renamed and not quiet:
             why = "not due" if if_due else "empty, or somebody else is at it"
             click.echo(f"nothing to rotate: the log is {why}")
         settle(renamed)
         removed = 0
         try:
-            _compress(runs)
+            _compress(runs, quiet)
         finally:  # old files are removed on a full disk too
             if before is not None:
                 removed = _remove(runs, before, yes)
@@ -65,18 +66,18 @@ def rotate_command(ctx: click.Context, project: Path | None, if_due: bool, befor
             f"cannot rotate the logs, {where}: {(exc.strerror or str(exc)).lower()}",
             hint="they are whole all the same; free some space or mend the permissions",
         ) from exc
-    if renamed or removed or sys.stdout.isatty() or not if_due:
+    if files and (renamed or removed or not quiet):
         click.echo(f"in all: {counted(len(files), 'old file')}, {size_text(size)}")
     return 0
 
 
-def _compress(runs: Path) -> None:
+def _compress(runs: Path, quiet: bool) -> None:
     for each in pack_all(runs):
         name = visible(each.path.name)
-        if isinstance(each, Rotated):
-            click.echo(f"{name}: a run or a gateway still uses it; it is compressed the next time")
-        else:
+        if not isinstance(each, Rotated):
             click.echo(f"{name}: {size_text(each.size)} in {size_text(each.packed_size)}")
+        elif not quiet:
+            click.echo(f"{name}: a run or a gateway may still use it; it is compressed the next time")
 
 
 def _remove(runs: Path, before: datetime, yes: bool) -> int:
@@ -116,5 +117,6 @@ def _described(files: list[Rotated]) -> str:
                 began = began or next(iter(times_in(found.pread(1000, 0))), "")
                 lines += sum(piece.count(b"\n") for _, piece in logread.blocks(found, 0, found.size))
     until = max(time_of(each.stamp) for each in files).astimezone(UTC)
-    span = f"from {visible(began[:10])} to {until:%Y-%m-%d}" if began else f"until {until:%Y-%m-%d}"
+    first, last = visible(began[:10]), f"{until:%Y-%m-%d}"
+    span = f"of {last}" if first == last else f"from {first} to {last}" if first else f"until {last}"
     return f"{counted(len(files), 'file')}, {size}, with {counted(lines, 'decision')} {span}, for good"

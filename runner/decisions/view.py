@@ -33,7 +33,8 @@ def show(log: Path, selection: Selection, *, count: int, following: bool, as_jso
     found = decisions_read.open_for(log, selection)
     if found is None and not following:
         gone = removed.words(log)
-        click.echo(f"no decisions: {visible(gone)}" if gone else f"no decisions yet: {log} does not exist", err=True)
+        text = f"no decisions: {visible(gone)}" if gone else f"no decisions yet: {log} does not exist"
+        click.echo(wrapped(text, columns_of(sys.stderr), "  ") if gone else text, err=True)
         return
     if found is None:
         _show_page(log, None, 0, [], selection, count, following=True, as_json=as_json)
