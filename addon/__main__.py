@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import logging
 import resource
 import signal
 import sys
+
+from impyard.addon import messages
 
 
 def main() -> int:
@@ -20,7 +21,7 @@ def main() -> int:
     # The terminal's Ctrl-C reaches the whole group; the runner decides when the gateway ends, by the lifeline.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_memory_private()
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    messages.to_stderr()
     gc.disable()  # a run waits for the next line, which makes many objects and no garbage
     from impyard.addon.withoutquic import leave_out_quic
 
