@@ -143,6 +143,8 @@ def _run(args: list[str], failed: int) -> int:
         return 2
     except click.UsageError as exc:
         message = exc.format_message().rstrip(".").replace(". Did you mean", "; did you mean")
+        if isinstance(exc, click.MissingParameter):  # click has each choice in a line of its own
+            message = " ".join(message.split()).replace(". Choose from:", ": choose from")
         print_error(message[:1].lower() + message[1:], f"see `{_command_path(exc, args)} --help`")
         return 2
     except click.ClickException as exc:

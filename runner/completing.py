@@ -36,7 +36,13 @@ ABOUT_CHARS = 60
 RECEIPT_HEAD_BYTES = 64 * 1024  # the prompt stands in it, before all that may be long
 LOG_TAIL_BYTES = 32 * 1024
 MAX_DECISIONS = 20
+# The hosts of impyard's own checks and of its demo model: no table shows them unless it is asked for all.
+OWN_HOSTS = (".impyard.invalid", ".impyard.internal")
+TIMES = {"30m": "", "2h": "", "1d": "", "7d": "", "today": "since midnight, UTC", "yesterday": ""}
+AGES = {"30d": "", "90d": "", "365d": ""}
 _WORD = re.compile(r"[\w@][\w.:/@+-]*")  # what every shell takes for one plain word
+_LONG_ID = re.compile(r"(?:gateway-)?[0-9]{8}-[0-9]{6}-([0-9a-f]{4}\.[0-9]+)")
+_CLONE = re.compile(rb'\n  "clone": \{\s*"')  # not an empty one
 _PROMPT = re.compile(rb'\n  "prompt": ("(?:[^"\\]|\\.)*")')
 
 Item = CompletionItem[str]
@@ -93,7 +99,9 @@ class _Answering(ShellComplete):
         context = _resolve_context(self.cli, self.ctx_args, self.prog_name, args)
         what, incomplete = _resolve_incomplete(context, args, incomplete)
         if isinstance(what, click.Parameter) and (source := _source(context, what)):
-            found = (item for item in source(context) if item.value.startswith(incomplete))
+            found = [item for item in source(context) if item.value.startswith(incomplete)]
+            if not found and source is decisions:  # not the short form, then
+                found = [item for item in whole_decisions(context) if item.value.startswith(incomplete)]
             return [item for item in found if _WORD.fullmatch(item.value)]
         if isinstance(what, click.Option) and what.name == "take":  # a path in the project, as a file's mostly is
             return [CompletionItem(incomplete, type="file")]
@@ -110,9 +118,13 @@ def _source(context: click.Context, param: click.Parameter) -> Source | None:
     if isinstance(param, click.Argument) and "preset" in path:
         return presets if name in ("name", "names") else None
     if name in ("run", "runs", "run_id", "first", "second"):
-        return runs
+        return cloned_runs if path[-1] in ("diff", "apply") else runs
     if name in ("id", "ids", "decision", "wanted") and not {"vault", "preset"} & set(path):
         return decisions
+    if name in ("since", "until"):
+        return times
+    if name == "before" and path[-1] == "rotate":
+        return ages
     if "decisions" in path and name in ("hosts", "rules"):
         return hosts if name == "hosts" else rules
     return {"model": models, "method": methods, "methods": methods, "reason": reasons, "reasons": reasons}.get(name)
@@ -130,12 +142,30 @@ def runs(context: click.Context) -> Iterator[Item]:
         yield CompletionItem(name, help=_about(folder / name))
 
 
-def _about(run: Path) -> str:
-    """The first line of a run's prompt, or nothing."""
-    with contextlib.suppress(OSError, ValueError):
+def cloned_runs(context: click.Context) -> Iterator[Item]:
+    """The runs that worked in a clone of the project."""
+    folder = _root(context) / "runs"
+    last, *every = runs(context)
+    for item in every:
+        if _CLONE.search(_head(folder / item.value)):
+            if item is every[0]:
+                yield last
+            yield item
+
+
+def _head(run: Path) -> bytes:
+    """The beginning of a run's receipt, or nothing."""
+    with contextlib.suppress(OSError):
         handle = os.open(run / "run.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(handle, "rb") as file:
-            found = _PROMPT.search(file.read(RECEIPT_HEAD_BYTES))
+            return file.read(RECEIPT_HEAD_BYTES)
+    return b""
+
+
+def _about(run: Path) -> str:
+    """The first line of a run's prompt, or nothing."""
+    with contextlib.suppress(ValueError):
+        found = _PROMPT.search(_head(run))
         prompt = json.loads(found[1]) if found else ""
         first = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
         return visible(first if len(first) <= ABOUT_CHARS else first[: ABOUT_CHARS - 1] + "…")
@@ -143,10 +173,30 @@ def _about(run: Path) -> str:
 
 
 def decisions(context: click.Context) -> Iterator[Item]:
-    """The newest decisions in the log, denied ones first."""
+    """The newest decisions in the log, denied ones first, by their ids as the table shows them."""
+    seen = set()
+    for item in whole_decisions(context):
+        short = found[1] if (found := _LONG_ID.fullmatch(item.value)) else item.value
+        if short not in seen:
+            seen.add(short)
+            yield CompletionItem(short, help=item.help)
+
+
+def whole_decisions(context: click.Context) -> Iterator[Item]:
+    """The same by their whole ids."""
     for entry in sorted(_newest(context), key=lambda entry: entry["verdict"] != "deny")[:MAX_DECISIONS]:
         said = f"{entry['verdict']} {entry.get('method')} {entry.get('host')}{entry.get('path') or ''}"
         yield CompletionItem(str(entry["id"]), help=visible(said[:ABOUT_CHARS]))
+
+
+def times(context: click.Context) -> Iterator[Item]:
+    """Some ways to say since when."""
+    yield from (CompletionItem(text, help=meaning or None) for text, meaning in TIMES.items())
+
+
+def ages(context: click.Context) -> Iterator[Item]:
+    """Some ways to say how long decisions are kept."""
+    yield from (CompletionItem(text, help=meaning or None) for text, meaning in AGES.items())
 
 
 def hosts(context: click.Context) -> Iterator[Item]:
@@ -161,7 +211,7 @@ def rules(context: click.Context) -> Iterator[Item]:
 
 
 def _newest(context: click.Context) -> list[dict[str, object]]:
-    """The decisions at the end of the log, newest first."""
+    """The decisions at the end of the log, newest first; not those about hosts of impyard's own."""
     from impyard.runner.decisions.logfiles import open_log
 
     log = open_log(_root(context) / "runs" / "decisions.jsonl")
@@ -173,7 +223,8 @@ def _newest(context: click.Context) -> list[dict[str, object]]:
     for line in reversed(lines):
         with contextlib.suppress(ValueError, RecursionError):
             entry = json.loads(line)
-            if isinstance(entry, dict) and isinstance(entry.get("id"), str) and "verdict" in entry:
+            is_decision = isinstance(entry, dict) and isinstance(entry.get("id"), str) and "verdict" in entry
+            if is_decision and not str(entry.get("host")).endswith(OWN_HOSTS):
                 found.append(entry)
     return found
 

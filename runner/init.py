@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.text import beside, columns_of
+from impyard.runner.text import all_beside, columns_of
 from impyard.runner.typed import command_line
 
 POLICY = Path("policies/gateway.yaml")
@@ -57,9 +57,8 @@ def init(project: Path | None, force: bool) -> int:
     steps = write_project(root, force=force)
     columns = columns_of(sys.stdout)
     click.echo(f"project {root}")
-    width = max(len(step.what) for step in steps) + 14
-    for step in steps:
-        click.echo(beside(f"  {step.verb:<10}{step.what}", step.note, width, columns))
+    for line in all_beside([(f"  {step.verb:<10}{step.what}", step.note) for step in steps], 2, columns):
+        click.echo(line)
     if any(step.verb == "kept" for step in steps):
         raise ImpyardError(
             f"{POLICY} is there already and differs from the shipped policy, so it was kept",
@@ -71,9 +70,8 @@ def init(project: Path | None, force: bool) -> int:
         (command_line("run", "--model", "demo", "write 4 to answer.txt"), "see it work, without a key"),
         (f"$EDITOR {POLICY}", "say what the agent may reach"),
     )
-    width = max(len(command) for command, _ in following) + 4
-    for command, why in following:
-        click.echo(beside(f"  {command}", why, width, columns))
+    for line in all_beside([(f"  {command}", why) for command, why in following], 2, columns):
+        click.echo(line)
     return 0
 
 

@@ -65,8 +65,15 @@ class LazyGroup(click.Group):
             same = [each for each in known if sorted(each) == sorted(name)]  # two letters changed places
             close = same or difflib.get_close_matches(name, known, 1)
             proposal = f"; did you mean '{close[0]}'?" if close else ""
+            if deeper := [f"`{ctx.command_path} {group} {name}`" for group in self._groups_with(ctx, name)]:
+                proposal = f"; did you mean {' or '.join(deeper)}?"
             raise click.UsageError(f"no such command '{name}'{proposal}", ctx)
         return super().resolve_command(ctx, args)
+
+    def _groups_with(self, ctx: click.Context, name: str) -> list[str]:
+        """The groups in this one that have a command of a name."""
+        groups = ((each, self.get_command(ctx, each)) for each in self.list_commands(ctx))
+        return [each for each, group in groups if isinstance(group, click.Group) and name in group.list_commands(ctx)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = [(name, command.get_short_help_str(limit=SENTENCE)) for name, command in self.commands.items()]

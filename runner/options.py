@@ -10,5 +10,8 @@ project_option = click.option(
     "--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here)."
 )
 run_option = click.option(
-    "--run", "run", metavar="ID", help="Only this run; the beginning of its id will do, `last` is the newest."
+    "--run",
+    "run",
+    metavar="ID",
+    help="Only this run; the beginning or the last four characters of its id will do, `last` is the newest.",
 )

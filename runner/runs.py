@@ -22,6 +22,8 @@ from impyard.runner.project import RUN_ID, RunPaths
 from impyard.runner.receipt import read_receipt
 
 LIST_HINT = "`impyard runs list` shows the runs"
+END_CHARS = 4  # of an id, which the tables show
+MOST_NAMED = 4
 # What is kept of a stop's patience for killing the box when its runner does not end it.
 KILL_TIME_S = 5.0
 
@@ -87,7 +89,8 @@ def ids(root: Path) -> list[str]:
 
 
 def resolve(root: Path, text: str) -> str:
-    """The run that `text` means: an id, the beginning of exactly one, or `last` for the newest.
+    """The run that `text` means: an id, the beginning of exactly one or its last four characters, or `last` for the
+    newest. What begins one id and ends another means neither.
 
     Raises UnknownRun when there is none, ImpyardError when it means more than one.
     """
@@ -98,11 +101,18 @@ def resolve(root: Path, text: str) -> str:
         return known[0]
     if text in known:
         return text
-    matches = [run for run in known if text and run.startswith(text)]
+    is_end = len(text) == END_CHARS
+    matches = [run for run in known if text and (run.startswith(text) or (is_end and run.endswith(f"-{text}")))]
     if len(matches) > 1:
-        raise ImpyardError(f"{text!r} means {len(matches)} runs", hint=f"{LIST_HINT} with their whole ids")
+        more = " and more" if len(matches) > MOST_NAMED else ""
+        raise ImpyardError(
+            f"{text!r} means {len(matches)} runs", hint=f"give more of its id: {', '.join(matches[:MOST_NAMED])}{more}"
+        )
     if not matches:
-        raise UnknownRun(f"there is no run {text!r} in {root}", hint=LIST_HINT)
+        raise UnknownRun(
+            f"there is no run {text!r} in {root}",
+            hint=f"{LIST_HINT}; an id, its beginning or its last four characters will do",
+        )
     return matches[0]
 
 

@@ -51,7 +51,7 @@ COMMANDS: dict[str, Entry] = {
 def runs(ctx: click.Context, project: Path | None) -> int:
     """List, show, resume, stop and prune the runs of a project. Without a command: list.
 
-    A run is named by its id, by the beginning of it, or by `last`.
+    A run is named by its id, by the beginning or the last four characters of it, or by `last`.
 
     \b
     impyard runs             the last ones
@@ -111,7 +111,7 @@ def show_command(run: str, project: Path | None, as_json: bool) -> int:
 
     \b
     impyard runs show                   the newest
-    impyard runs show 20260301-101500   the beginning of an id is enough
+    impyard runs show 20260301-101500   the beginning of an id is enough, or its last four characters
     """
     root = _root(project)
     [found] = runs_.look(root, [runs_.resolve(root, run)])
@@ -225,7 +225,7 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
             raise
         if not agreed:
             click.echo("nothing removed")
-            return 0
+            return 1
     for run in doomed:
         _remove(run)
     click.echo(f"removed {what}")

@@ -7,7 +7,7 @@ import os
 import re
 import textwrap
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 MIN_COLUMNS = 40
@@ -129,8 +129,21 @@ def beside(left: str, right: str, width: int, columns: int | None) -> str:
     line = f"{left:<{width}}{right}".rstrip()
     if columns is None or len(line) <= columns:
         return line
+    return _below(left, right, columns)
+
+
+def _below(left: str, right: str, columns: int) -> str:
     indent = " " * (len(left) - len(left.lstrip()) + 2)
     return left.rstrip() + "\n" + wrapped(indent + right, columns, indent)
+
+
+def all_beside(rows: Sequence[tuple[str, str]], gap: int, columns: int | None) -> list[str]:
+    """The rows in two columns so far apart; where `columns` cannot hold one of them, each right side goes below."""
+    width = max(len(left) for left, _ in rows) + gap
+    lines = [f"{left:<{width}}{right}".rstrip() for left, right in rows]
+    if columns is None or all(len(line) <= columns for line in lines):
+        return lines
+    return [_below(left, right, columns) if right else left for left, right in rows]
 
 
 def _escaped(char: str) -> str:

@@ -90,7 +90,7 @@ def _to_files(work: Work, repository: Project, plan: Plan, again: str, *, yes: b
         click.echo("you have all of it already" if plan.same else "there is nothing to take over")
         return 0
     if not _agreed(f"apply this to {visible(str(repository.root))}?", yes=yes):
-        return 0
+        return 1
     drafts = cloneplaces.Drafts(repository.root, work.run.id)
     try:
         _prepare(work, repository, plan, drafts)
@@ -118,7 +118,7 @@ def _to_branch(work: Work, repository: Project, take: Collection[bytes], branch:
         click.echo("there is nothing to take over")
         return 0
     if not _agreed(f"make the branch {branch} in {visible(str(repository.top))}?", yes=yes):
-        return 0
+        return 1
     made = make_branch(repository, work, branch, paths, visible(str(work.run.receipt.get("prompt") or "")))
     click.echo(f"branch {branch} is at {made[:12]}; `git merge {branch}` takes it over, `git log -p {branch}` shows it")
     return 0

@@ -16,6 +16,7 @@ import msgspec
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.reasons import REASONS
+from impyard.runner import proofs
 from impyard.runner.decisions import outcomes
 from impyard.runner.decisions.lines import Entry
 from impyard.runner.decisions.outcomes import Outcome, Row
@@ -214,7 +215,9 @@ def _print(facts: list[tuple[str, list[str]]]) -> None:
 def _next(entry: Entry) -> list[str]:
     """Commands that help with this decision, as far as there are any."""
     known = policy_cmd.COMMANDS
-    commands = []
+    commands: list[str] = []
+    if entry.is_own_check or entry.run in proofs.known():  # it is there to be denied
+        return commands
     if "explain" in known and entry.verdict != "allow":
         commands.append(command_line("policy", "explain", entry.method, entry.url))
     if "allow" in known and entry.verdict != "allow" and entry.reason in ("no-rule", "unlisted-host", "rule"):

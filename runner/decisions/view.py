@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner import proofs
 from impyard.runner.decisions import logread, outcomes, removed
 from impyard.runner.decisions import read as decisions_read
 from impyard.runner.decisions.lines import Entry, Selection, parse
@@ -114,9 +115,13 @@ def _say_next(rows: Sequence[Row]) -> None:
     """Say, to a person, what can be done about a denial."""
     if not sys.stdout.isatty():
         return
-    id = next(short_id(row.entry.id) for row in reversed(rows) if row.entry.verdict == "deny")
+    denied = [row.entry for row in rows if row.entry.verdict == "deny"]
+    known = proofs.known()
+    theirs = [entry for entry in denied if not entry.is_own_check and entry.run not in known]
+    entry = (theirs or denied)[-1]
+    id = short_id(entry.id)
     hint = f"`impyard decisions show {visible(id)}` says more of one"
-    if "allow" in policy_cmd.COMMANDS:
+    if "allow" in policy_cmd.COMMANDS and theirs:  # what impyard itself asks is there to be denied
         hint += f", `impyard policy allow {visible(id)}` lets it through"
     click.echo(wrapped(as_typed(f"hint: {hint}"), columns_of(sys.stderr), "  "), err=True)
 

@@ -235,12 +235,16 @@ def _say_lints(before: Contents, done: Put, root: Path) -> None:
     for lint in lints(done.contents, root=root, policy=done.policy):
         if (lint.code, lint.message) not in known:
             if lint.code == "never-decides":
-                say(
-                    f"note: the rule at {lint.file}:{lint.line} has no effect any more; you may leave it out",
-                    fg="yellow",
-                )
+                at = _rule_at(done.policy, lint.file, lint.line)
+                say(f"note: the rule at {at} has no effect any more; you may leave it out", fg="yellow")
             else:
                 say(f"note: {lint.message}; {lint.instead}", fg="yellow")
+
+
+def _rule_at(policy: Policy, file: str, line: int) -> str:
+    """The place of the rule that a line belongs to, as everything else names it."""
+    places = [(rule.at.rpartition(":")) for entry in policy.entries for rule in entry.rules]
+    return f"{file}:{max((int(n) for named, _, n in places if named == file and int(n) <= line), default=line)}"
 
 
 def _refused(apart: Apart, asked: Recorded | None) -> ImpyardError:

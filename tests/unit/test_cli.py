@@ -343,3 +343,29 @@ def test_no_command_leaves_a_core_dump_which_could_hold_a_key() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "(0, 1048576)"
+
+
+def test_a_missing_choice_is_asked_for_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: missing argument '{bash|zsh|fish}': choose from bash, zsh, fish",
+        "hint: see `impyard completion --help`",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "proposal"),
+    [
+        ("rotate", "; did you mean `impyard decisions rotate`?"),
+        ("show", "; did you mean `impyard decisions show` or `impyard runs show` or `impyard image show`?"),
+        ("reprot", "; did you mean 'report'?"),
+        ("frobnicate", ""),
+    ],
+)
+def test_a_command_of_a_group_is_found_where_it_is(
+    typed: str, proposal: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([typed]) == 2
+    assert " ".join(capsys.readouterr().err.split()).startswith(
+        f"error: no such command '{typed}'{proposal} hint: see `impyard --help`"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -257,6 +258,18 @@ def test_without_yes_somebody_must_be_there(run: RunPaths, capsys: Any) -> None:
     (run.workspace / "b.txt").write_text("agent\n")
     assert impyard(run, "apply") == 1 and "give --yes" in capsys.readouterr().err
     assert (run.root / "b.txt").read_text() == "b\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--branch", "theirs")])
+def test_a_no_changes_nothing_and_is_no_success(
+    run: RunPaths, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """So that no command behind `&&` takes it for one."""
+    (run.workspace / "b.txt").write_text("agent\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    assert impyard(run, "apply", *options) == 1 and "nothing was changed" in capsys.readouterr().out
+    assert (run.root / "b.txt").read_text() == "b\n" and not git(run.root, "branch", "--list", "theirs").strip()
 
 
 def test_a_run_without_a_clone_says_so(run: RunPaths, capsys: Any) -> None:

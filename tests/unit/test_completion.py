@@ -49,7 +49,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (project / "policies" / "gateway.yaml").write_text("networkPolicies: []\n")
     for run, prompt in zip(RUNS, ("\n fix it\nplease", "colour \x1b[31m" + "x" * 100), strict=True):
         (project / "runs" / run).mkdir(parents=True)
-        (project / "runs" / run / "run.json").write_text(json.dumps({"run": run, "prompt": prompt}, indent=2))
+        receipt = {"run": run, "prompt": prompt, "clone": {"form": "sha1"} if run == RUNS[0] else {}}
+        (project / "runs" / run / "run.json").write_text(json.dumps(receipt, indent=2))
     (project / "runs" / "other").mkdir()
     lines = [{"id": f"d{n}", "verdict": v, "method": "GET", "host": "a.test", "path": "/x"} for n, v in enumerate("ad")]
     lines[0]["verdict"], lines[1]["verdict"] = "allow", "deny"
@@ -104,6 +105,11 @@ def offered(line: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
         ("impyard decisions --reason ", list(REASONS)),
         ("impyard decisions --reason secret", ["secret-in-request"]),
         ("impyard decisions --host ", ["a.test"]),
+        ("impyard decisions --since ", ["30m", "2h", "1d", "7d", "today", "yesterday"]),
+        ("impyard decisions rotate --older-than 9", ["90d"]),
+        ("impyard runs prune --keep ", []),
+        ("impyard runs diff ", [RUNS[0]]),
+        ("impyard runs apply ", [RUNS[0]]),
         ("impyard decisions --rule ", ["a-read", "gateway.yaml:4"]),
         ("impyard policy explain PA", ["PATCH"]),
         ("impyard runs --project /nowhere show ", []),
@@ -115,6 +121,24 @@ def offered(line: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
 def test_what_is_offered(place: Path, capfd: pytest.CaptureFixture[str], line: str, found: list[str]) -> None:
     values = [item.removeprefix("plain,") for item in offered(line, capfd)]
     assert values[: len(found)] == found if not line else values == found
+
+
+def test_decisions_are_offered_as_the_table_shows_them(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """impyard's own checks, which it leaves out, are not among them."""
+    asked = {"verdict": "deny", "method": "GET", "path": "/"}
+    hosts = (f"{RUNS[0]}.probe.impyard.invalid", "demo-model.impyard.internal", "a.test", "b.test")
+    lines = [{**asked, "id": f"{RUNS[0]}.{n}", "host": host} for n, host in enumerate(hosts, 1)]
+    (place / "runs" / "decisions.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert offered("impyard decisions show ", capfd) == ["plain,00aa.4", "plain,00aa.3"]
+    assert offered("impyard policy allow 2026", capfd) == [f"plain,{RUNS[0]}.4", f"plain,{RUNS[0]}.3"]
+    assert offered("impyard decisions --host ", capfd) == ["plain,b.test", "plain,a.test"]
+
+
+def test_the_newest_run_is_offered_where_it_has_a_clone(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    newest = place / "runs" / "20260301-000000-00cc"
+    newest.mkdir()
+    (newest / "run.json").write_text(json.dumps({"prompt": "x", "clone": {"form": "sha1"}}, indent=2))
+    assert offered("impyard runs diff ", capfd) == [f"plain,{run}" for run in ("last", newest.name, RUNS[0])]
 
 
 def test_files_are_left_to_the_shell(place: Path, capfd: pytest.CaptureFixture[str]) -> None:

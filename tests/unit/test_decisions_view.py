@@ -153,6 +153,29 @@ def test_what_was_read_past_the_rows_that_are_shown_is_not_counted(project: Path
     assert "2 checks of impyard's own left out" in decisions("-n", "2").err
 
 
+def test_nothing_offers_to_allow_what_impyard_itself_asked(
+    project: Path, decisions: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: another denial, be it older, is what the line is about."""
+    told = tmp_path / "told"
+    monkeypatch.setenv("IMPYARD_DATA_DIR", str(tmp_path))
+    write(project, OTHER, (UNLISTED, request(host="a.test")))
+    proofs.note(OTHER)
+    write(project, RUN, CANARY)
+    for id in (f"{RUN}.1", f"{OTHER}.1"):
+        assert "policy allow" not in decisions("show", id).out
+    in_terminal(project, 160, "--all", errors=told)
+    said = told.read_text()
+    assert f"decisions show {RUN[-4:]}.1` says more of one" in said and "policy allow" not in said
+    third = "20260103-000000-cccc"
+    write(project, third, CANARY, (UNLISTED, request(host="a.test")))
+    assert "policy allow cccc.2" in decisions("show", f"{third}.2").out
+    write(project, RUN, CANARY)
+    in_terminal(project, 160, "--all", errors=told)
+    said = told.read_text()
+    assert "decisions show cccc.2` says more of one" in said and "policy allow cccc.2`" in said
+
+
 def test_what_prove_asked_is_left_out_but_where_it_is_named(
     project: Path, decisions: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,7 +449,7 @@ def test_verify_of_one_run_is_not_led_by_what_others_asked_for(project: Path, de
     with log_path(project).open("ab") as file:
         file.write(b'{"id":"%s.3","run":"' % RUN.encode())
     assert "decisions.jsonl:5: " in decisions("--verify", "--run", RUN).err, "of a damaged one it is what it says"
-    assert "there is no run 'aaaa'" in decisions("--verify", "--run", "aaaa").err
+    assert "there is no run 'abcd'" in decisions("--verify", "--run", "abcd").err
 
 
 def test_verify_of_a_removed_log_misses_the_lines_that_receipts_count(project: Path, decisions: Command) -> None:
@@ -467,16 +490,24 @@ COMMAND = [sys.executable, "-m", "impyard.runner", "decisions"]
 CHECKOUT = Path(str(package.__file__)).parent.parent
 
 
-def in_terminal(project: Path, columns: int, *args: str, term: str = "xterm-256color") -> str:
-    """What the command shows in a terminal that is `columns` wide, colours and all."""
+def in_terminal(
+    project: Path, columns: int, *args: str, term: str = "xterm-256color", errors: Path | None = None
+) -> str:
+    """What the command shows in a terminal that is `columns` wide, colours and all. errors: where its errors go."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     env = {**os.environ, "TERM": term}
     for name in ("NO_COLOR", "COLUMNS", "LINES"):
         env.pop(name, None)
-    process = subprocess.Popen(
-        [*COMMAND, "--project", str(project), *args], stdin=slave, stdout=slave, env=env, cwd=CHECKOUT
-    )
+    with open(errors or os.devnull, "wb") as sink:
+        process = subprocess.Popen(
+            [*COMMAND, "--project", str(project), *args],
+            stdin=slave,
+            stdout=slave,
+            stderr=sink if errors else None,
+            env=env,
+            cwd=CHECKOUT,
+        )
     os.close(slave)
     shown = b""
     while True:

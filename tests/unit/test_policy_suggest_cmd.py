@@ -390,7 +390,9 @@ def test_of_several_files_none_may_change_while_the_question_stands(
 def test_the_way_back_says_what_has_no_effect_any_more(project: AskedProject, told: Any) -> None:
     first = project.ask("GET", "https://api.example.org/x")
     assert told("allow", first, "--yes")[0] == 0
-    (line,) = [n for n, text in enumerate(project.policy.read_text().split("\n"), 1) if text.endswith("path: /x")]
+    lines = project.policy.read_text().split("\n")
+    path = next(n for n, text in enumerate(lines, 1) if text.endswith("path: /x"))
+    line = max(n for n, text in enumerate(lines[:path], 1) if text.lstrip().startswith("- "))  # of the whole rule
     status, _, err = told("deny", first, "--yes")
     assert status == 0 and "has no effect any more; you may leave it out" in err and "put it below" not in err
     assert f"policies/gateway.yaml:{line} " in err

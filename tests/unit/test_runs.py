@@ -220,6 +220,7 @@ def test_show_tells_what_was_asked_and_where_every_word_of_the_answer_is(
     ("named", "said"),
     [
         ("2026", "means 2 runs"),
+        ("ccc", "there is no run"),
         ("20270101-000000-aaaa", "there is no run"),
         ("../../etc", "there is no run"),
         ("", "there is no run"),
@@ -235,6 +236,21 @@ def test_a_run_that_is_not_there_is_one_clear_error(project: Path, impyard: Comm
         assert (result.status, result.out) == (1, "")
         assert said in result.err
         assert result.err.count("error:") == 1
+
+
+def test_the_end_of_an_id_that_the_tables_show_is_enough_where_it_means_one_run(
+    project: Path, impyard: Command
+) -> None:
+    begun_alike = "20260102-000000-2025"
+    for run in (OLD, MID, NEW, begun_alike):
+        add_run(project, run)
+    for run in (OLD, MID, NEW):
+        assert impyard("runs", "show", run[-4:]).out.splitlines()[0].split() == ["run", run]
+    result = impyard("runs", "stop", "2025")  # the beginning of one, the end of another
+    assert (result.status, result.out) == (1, "")
+    assert result.err == f"error: '2025' means 2 runs\nhint: give more of its id: {begun_alike}, {OLD}\n"
+    add_run(project, f"20260401-000000-{NEW[-4:]}")
+    assert "means 2 runs" in impyard("runs", "show", NEW[-4:]).err
 
 
 def test_a_damaged_receipt_is_shown_as_such(project: Path, impyard: Command) -> None:
@@ -387,7 +403,7 @@ def test_prune_asks_and_removes_nothing_when_there_is_nobody_to_ask(project: Pat
 
 @pytest.mark.parametrize(
     ("typed", "status", "left"),
-    [(b"n\n", 0, True), (b"\n", 0, True), (b"\x03", 130, True), (b"\x04", 130, True), (b"y\n", 0, False)],
+    [(b"n\n", 1, True), (b"\n", 1, True), (b"\x03", 130, True), (b"\x04", 130, True), (b"y\n", 0, False)],
     ids=["no", "nothing", "ctrl-c", "ctrl-d", "control: yes"],
 )
 def test_prune_says_what_becomes_of_an_answer(project: Path, typed: bytes, status: int, left: bool) -> None:

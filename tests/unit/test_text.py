@@ -17,7 +17,7 @@ import pytest
 
 import impyard as package
 from impyard.runner.cli import COMMANDS
-from impyard.runner.text import beside, counted, duration_text, visible, wrapped
+from impyard.runner.text import all_beside, beside, counted, duration_text, visible, wrapped
 
 CHECKOUT = Path(str(package.__file__)).parent.parent
 
@@ -119,3 +119,10 @@ def test_durations_read_as_people_say_them(seconds: float, text: str) -> None:
 def test_how_many_of_something_reads_as_people_say_it() -> None:
     assert [counted(number, "rule") for number in (0, 1, 2)] == ["0 rules", "1 rule", "2 rules"]
     assert [counted(number, "entry", "entries") for number in (1, 3)] == ["1 entry", "3 entries"]
+
+
+def test_rows_are_all_beside_or_all_below() -> None:
+    rows = [("  a", "short"), ("  longer", "some words"), ("  b", "")]
+    assert all_beside(rows, 2, 20) == ["  a       short", "  longer  some words", "  b"]
+    assert all_beside(rows, 2, None) == all_beside(rows, 2, 20)
+    assert all_beside(rows, 2, 19) == ["  a\n    short", "  longer\n    some words", "  b"]
