@@ -23,7 +23,8 @@ from mitmproxy import http, options
 from mitmproxy.utils import asyncio_utils
 
 from impyard.addon.descriptors import fit
-from impyard.addon.door import Door, Handlers
+from impyard.addon.door import Door
+from impyard.addon.doorconnection import Handlers
 from impyard.addon.errors import ImpyardError, PolicyError
 from impyard.addon.hooks import JudgeAddon
 from impyard.addon.keys import Keys

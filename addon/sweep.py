@@ -15,7 +15,8 @@ from mitmproxy.connection import Connection, Server
 from impyard.addon import answers
 from impyard.addon.destination import Attempt, Refusal, attempt_of, carrier
 from impyard.addon.dialing import end, retire
-from impyard.addon.door import Door, DoorConnection
+from impyard.addon.door import Door
+from impyard.addon.doorconnection import DoorConnection
 from impyard.addon.hooks import JudgeAddon
 from impyard.addon.notes import Notes, notes_of
 

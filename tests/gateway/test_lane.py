@@ -26,7 +26,7 @@ CONNECTIONS, STREAMS = 4, 8
 # A gateway that writes a dot for each read, and a plus for each that goes through the lane.
 COUNTING = """
     import asyncio, sys
-    from impyard.addon import backpressure, door
+    from impyard.addon import backpressure, doorconnection
     notes = open({notes!r}, "a", buffering=1)
     enter, read = backpressure.Lane.enter, backpressure.GatedReader.read
     async def counted_enter(lane):
@@ -42,7 +42,9 @@ COUNTING = """
     sys.exit(main())
 """
 # As it was: what the loop did for others, while a read waited for the lock of its connection, was the read's.
-OLD_CLOCK = "door._EventLock.acquire, door._EventLock.release = asyncio.Lock.acquire, asyncio.Lock.release"
+OLD_CLOCK = (
+    "doorconnection._EventLock.acquire = asyncio.Lock.acquire; doorconnection._EventLock.release = asyncio.Lock.release"
+)
 NO_LANE = "backpressure.GatedReader._is_excused = lambda *_: True"
 
 

@@ -12,7 +12,7 @@ from mitmproxy.proxy.layers.http import HTTPMode
 
 from impyard.addon.backpressure import Gates
 from impyard.addon.clocks import Owed
-from impyard.addon.door import DoorClient, DoorMode
+from impyard.addon.doorconnection import DoorClient, DoorMode
 from impyard.addon.gateway import JUDGE_HOOKS, make_options
 from impyard.addon.hooks import JudgeAddon
 from impyard.addon.limits import DEFAULTS, Limits
