@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from impyard.addon.errors import ImpyardError
 from impyard.runner.text import columns_of, counted, visible, wrapped
 from impyard.runner.typed import as_typed
@@ -42,4 +40,6 @@ def words(log: Path, known: Known | None = None) -> str:
 def say(log: Path, known: Known | None = None) -> None:
     """Note it on stderr, where there is anything to say."""
     if text := words(log, known):
+        import click  # the rest is also for those who print nothing
+
         click.echo(wrapped(f"note: {visible(text)}", columns_of(sys.stderr), "  "), err=True)

@@ -76,7 +76,8 @@ def test_it_allows_and_denies_and_records(tmp_path: Path, origin: Origin, pki: P
         assert json.loads(upload.stdout)["reason"] == "no-rule"
         assert len(origin.seen) == count
         lines = [json.loads(line) for line in (tmp_path / "runs" / "decisions.jsonl").read_text().splitlines()]
-        assert [line["verdict"] for line in lines][-3:] == ["allow", "deny", "deny"]
+        found = [(line["verdict"], line["reason"], line["method"]) for line in lines]
+        assert found[-3:] == [("allow", "rule", "GET"), ("deny", "no-rule", "GET"), ("deny", "no-rule", "POST")]
     finally:
         process.terminate()
         process.wait(10)
