@@ -10,8 +10,10 @@ from collections.abc import Buffer
 from typing import Any
 
 import h2.config
+import h2.errors
 import h2.events
 import h2.exceptions
+import h2.stream
 from hyperframe.frame import DataFrame, Frame, HeadersFrame
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 
@@ -59,8 +61,22 @@ class BoundedH2(BufferedH2Connection):
         carries = isinstance(frame, HeadersFrame) or (isinstance(frame, DataFrame) and (frame.data or frame.flags))
         if not carries and not self._nothing.take():
             raise h2.exceptions.DenialOfServiceError("too many frames that carry nothing")
-        received: list[h2.events.Event] = super()._receive_frame(frame)
+        try:
+            received: list[h2.events.Event] = super()._receive_frame(frame)
+        except h2.exceptions.InvalidBodyLengthError:
+            # A client that has its answer may well stop in the middle of its body: curl does. That is no fault of the
+            # connection, on which it may have other requests.
+            if not isinstance(frame, DataFrame) or not self._is_answered(frame.stream_id):
+                raise
+            self.acknowledge_received_data(frame.flow_controlled_length, frame.stream_id)
+            self.reset_stream(frame.stream_id, h2.errors.ErrorCodes.NO_ERROR)
+            received = [h2.events.StreamEnded(stream_id=frame.stream_id)]
         return received
+
+    def _is_answered(self, number: int) -> bool:
+        """Whether all has been said on a stream from our side."""
+        stream = self.streams.get(number)
+        return stream is not None and stream.state_machine.state is h2.stream.StreamState.HALF_CLOSED_LOCAL
 
     def send_data(self, stream_id: int, data: Any, end_stream: bool = False, pad_length: None = None) -> None:
         self._nothing.give(_GRANTS_PER_FRAME)

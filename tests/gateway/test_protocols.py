@@ -19,6 +19,7 @@ import wsproto.events
 
 from tests.gateway.conftest import Bed
 from tests.support.gateway import LiveGateway
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.gateway
 
@@ -283,3 +284,28 @@ def test_a_websocket_over_its_limit_is_cut(bed: Bed) -> None:
     assert not client.echo(b"x" * 60000)
     assert bed.a.seen[-1].body_bytes == 60000
     assert "max_body" in str(bed.gateway.outcomes(1)[0]["error"])
+
+
+@pytest.mark.parametrize("rest", [b"", b"and no more"])
+def test_a_client_that_stops_its_upload_after_the_answer_ends_nothing_else(bed: Bed, rest: bytes) -> None:
+    client = Http2(bed.gateway, "a.test")
+    length = (("content-length", "100000"),)
+    denied = client.send("/nowhere", "POST", extra=length, body=b"the beginning", end=False)
+    client.wait(denied)
+    client.send_more(denied, rest, end=True)
+    allowed = client.send("/pub/x")
+    client.wait(allowed)
+    client.close()
+    assert (client.answers[denied][0], client.answers[allowed][0]) == (403, 200)
+    assert [line["reason"] for line in bed.gateway.decisions()] == ["no-rule", "rule"]
+
+
+def test_an_upload_that_stops_before_its_answer_is_a_fault(bed: Bed) -> None:
+    """The control: an origin would wait for the rest."""
+    client = Http2(bed.gateway, "a.test")
+    stream = client.send("/v1/messages", "POST", extra=(("content-length", "100000"),), body=b"begun", end=False)
+    wait_until(bed.gateway.decisions)
+    client.send_more(stream, b"", end=True)
+    wait_until(lambda: len(bed.gateway.decisions()) == 2)
+    client.close()
+    assert [line["reason"] for line in bed.gateway.decisions()] == ["rule", "malformed"]
