@@ -17,6 +17,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner import removal
 from impyard.runner import runs as runs_
 from impyard.runner.amounts import Number, Whole
+from impyard.runner.consent import agrees
 from impyard.runner.failures import failure_text, failures_of
 from impyard.runner.lazygroup import Entry, LazyGroup
 from impyard.runner.options import project_option
@@ -218,13 +219,7 @@ def prune_command(project: Path | None, days: float | None, keep: int | None, ye
             )
         for run in doomed:
             click.echo(f"  {run.id}  {visible(run.state)}")
-        try:
-            agreed = click.confirm(f"remove {what}, workspaces too?")
-        except click.Abort:
-            click.echo("\nnothing removed", err=True)  # the terminal shows ^C or ^D and leaves the cursor behind it
-            raise
-        if not agreed:
-            click.echo("nothing removed")
+        if not agrees(f"remove {what}, workspaces too?"):
             return 1
     for run in doomed:
         _remove(run)

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.consent import agrees
 from impyard.runner.decisions import logread
 from impyard.runner.decisions.logfiles import Rotated, only, rotated, time_of
 from impyard.runner.decisions.read import times_in
@@ -87,15 +88,8 @@ def _remove(runs: Path, before: datetime, yes: bool) -> int:
         if sys.stdout.isatty():
             click.echo(f"nothing to remove: no compressed file is older than {before:%Y-%m-%d %H:%M} UTC")
         return 0
-    if not yes:
-        try:
-            agreed = click.confirm(f"remove {_described(files)}?")
-        except click.Abort:
-            click.echo("\nnothing removed", err=True)  # the terminal shows ^C or ^D and leaves the cursor behind it
-            raise
-        if not agreed:
-            click.echo("nothing removed")
-            return 0
+    if not yes and not agrees(f"remove {_described(files)}?"):
+        return 0
     sizes = {each.path: each.path.stat().st_size for each in files}
     # Of those that were shown: one that was compressed since stays for the next time.
     newest = max(time_of(each.stamp) for each in files)

@@ -51,7 +51,7 @@ def write_many(runs: Path, count: int, *, part_bytes: int, since: datetime, unti
 
 def _lines(since: datetime, step: timedelta) -> Iterator[tuple[bytes, bytes]]:
     """Decisions with their outcomes, nothing for a denial: the judge's own lines with other numbers in them."""
-    forms = [_form(_ALLOW, host) for host in ("registry.npmjs.org", "github.com", "files.pythonhosted.org")]
+    forms = [_form(_ALLOW, host) for host in ("packages.test", "git.test", "files.test")]
     forms.append(_form(_DENY, "denied.test"))
     outcome = encode_outcome(ts=_TS, id=_ID, run=_RUN, status=200, up=0, down=12345, ms=12.3, error=None, redirect=None)
     number, prev, run = 0, GENESIS, ""
