@@ -6,15 +6,16 @@ Ends without a word when Ctrl-C comes while it is still loading.
 from __future__ import annotations
 
 import os
-import resource
 import sys
 
 
 def main() -> int:
     """Run the command line and return its exit status."""
-    # A core dump lies in the working folder, the project perhaps, and what imports a key has it in memory.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:
+        import resource
+
+        # A core dump lies in the working folder, the project perhaps, and what imports a key has it in memory.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         if sys.getfilesystemencoding() != "utf-8":
             _start_again_in_utf8()
         from impyard.runner.cli import main as cli
