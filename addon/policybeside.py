@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 LIMIT_S = 5.0
 _TURN_S = 0.00005
 # A rest is about as long as a new connection takes the loop. Very big policies have to do without in the end.
-_WORK_S, _REST_S, _RESTS_S = 0.002, 0.006, 1.0
+_WORK_S, _REST_S, _RESTS_S = 0.002, 0.006, 1.2
 # Processor time that a policy may take in the loop: several times what usual ones take that are small enough for it.
 AT_ONCE_S = 0.05
 
@@ -137,11 +137,11 @@ class _Pace:
     """Called between two pieces of work: rests when there was enough of it."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._began = time.thread_time()  # what waits for its turn is no work
         self._left = _RESTS_S
 
     def __call__(self) -> None:
-        if time.monotonic() - self._began > _WORK_S and self._left > 0:
+        if time.thread_time() - self._began > _WORK_S and self._left > 0:
             time.sleep(_REST_S)
             self._left -= _REST_S
-            self._began = time.monotonic()
+            self._began = time.thread_time()
