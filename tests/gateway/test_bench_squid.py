@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.bench import squid
 from tests.bench.bed import Bed
 from tests.bench.client import HOST, head, open_tls, read_answer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.gateway
+
+
+def logged(log: Path) -> list[dict[str, Any]]:
+    """The whole lines that squid has written."""
+    return [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def test_squid_judges_and_records_each_request() -> None:
@@ -29,7 +36,10 @@ def test_squid_judges_and_records_each_request() -> None:
                 statuses.append(read_answer(connection)[0])
                 if statuses[-1] != 200:
                     break
-            lines = [json.loads(line) for line in running.log.read_text().splitlines()]
+            wait_until(
+                lambda: sum(bool(line["status"]) for line in logged(running.log)) == 3
+            )  # it writes behind answers
+            lines = logged(running.log)
     assert statuses == [200, 403]
     assert [(line["method"], line["url"], line["status"]) for line in lines if line["status"]] == [
         ("CONNECT", f"{HOST}:{bed.port}", 200),
