@@ -76,7 +76,7 @@ def _say_total(groups: Sequence[Group], unknown: int, shown: int) -> None:
     )
     hosts = len({group.host for group in groups})
     parts = [f"{allowed} allowed" + (f" ({failed} failed)" if failed else ""), f"{denied} denied"]
-    parts += [f"{counted(hosts, 'host')}", f"{size_text(up)} up, {size_text(down)} down"]
+    parts += [counted(hosts, "host"), f"{size_text(up)} up, {size_text(down)} down"]
     lines = [f"in all {', '.join(parts)}"]
     if unknown:
         lines.append(f"of {counted(unknown, 'allowed request')} it is not known what came")
