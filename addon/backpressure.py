@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from mitmproxy.connection import Connection
 
+from impyard.addon.destination import carrier
 from impyard.addon.limits import DEFAULTS, Limits
 from impyard.addon.turns import Bucket
 
@@ -132,12 +133,28 @@ def _has_left(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-def note_frames(client: Connection, origin: Connection | None = None) -> None:
-    """Say that frames come from a client, or from an origin, each of which costs: less is read at once."""
-    gates = getattr(client, "gates", None)
-    gate = vars(origin).get("gate") if origin is not None else gates.uploads if gates is not None else None
+def gate_of_client(client: Connection) -> Gate | None:
+    """The gate that holds a client back; None for a client of other people's mitmproxy."""
+    gates: Gates | None = getattr(client, "gates", None)
+    return gates.uploads if gates is not None else None
+
+
+def gate_of_origin(origin: Connection) -> Gate | None:
+    """The gate that holds an origin back, or the proxy in front of it."""
+    gate: Gate | None = vars(carrier(origin)).get("gate")
+    return gate
+
+
+def note_frames(gate: Gate | None) -> None:
+    """Say that frames come through a gate, each of which costs: less is read at once."""
     if gate is not None:
         gate.most_read = _MOST_OF_FRAMES
+
+
+def note_message(gate: Gate | None) -> None:
+    """Say that a request, or an answer, has begun in what came through a gate."""
+    if gate is not None:
+        gate.messages += 1
 
 
 class GatedReader:

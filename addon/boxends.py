@@ -27,7 +27,7 @@ from mitmproxy.proxy.layers.http._http2 import Http2Server
 
 from impyard.addon import answers
 from impyard.addon.answers import Answer
-from impyard.addon.backpressure import note_frames
+from impyard.addon.backpressure import gate_of_client, note_frames, note_message
 from impyard.addon.bodies import joined
 from impyard.addon.clocks import owes
 from impyard.addon.destination import Refusal, RefusedHook
@@ -129,8 +129,7 @@ class JudgedHttp1Server(Http1Server):
                 if excess := head_excess(request.data.path, request.headers.fields, limits):
                     yield from self._refuse("too-large", *excess)
                     return
-                if (gates := getattr(self.conn, "gates", None)) is not None:
-                    gates.uploads.messages += 1
+                note_message(gate_of_client(self.conn))
             if isinstance(command, commands.SendData) and not self._refusing:
                 # The core's own 400, sent before any hook: take its place.
                 yield from self._refuse("malformed", "the request line or a header is not valid HTTP")
@@ -171,7 +170,7 @@ class JudgedHttp2Server(HeldWrites, Http2Server):
         super().__init__(context)
         self.h2_conn: BoundedH2 = BoundedH2(self.h2_conf, limits_of(self.conn))
         self._unwanted = 0
-        note_frames(self.conn)
+        note_frames(gate_of_client(self.conn))
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         answer = error_answer(self.context, event) if isinstance(event, ResponseProtocolError) else None
@@ -206,8 +205,7 @@ class JudgedHttp2Server(HeldWrites, Http2Server):
 
     def handle_h2_event(self, event: h2.events.Event) -> CommandGenerator[bool]:
         if isinstance(event, h2.events.RequestReceived):
-            if (gates := getattr(self.conn, "gates", None)) is not None:
-                gates.uploads.messages += 1
+            note_message(gate_of_client(self.conn))
             fields = [(bytes(name), bytes(value)) for name, value in event.headers or ()]
             path = next((value for name, value in fields if name == b":path"), b"")
             if excess := head_excess(path, fields, limits_of(self.conn)):

@@ -26,9 +26,9 @@ from mitmproxy.proxy.layers.http._events import (
 from mitmproxy.proxy.layers.http._http1 import Http1Client
 from mitmproxy.proxy.layers.http._http2 import Http2Client
 
-from impyard.addon.backpressure import note_frames
+from impyard.addon.backpressure import gate_of_origin, note_frames, note_message
 from impyard.addon.bodies import ChunkedBody, joined
-from impyard.addon.destination import carrier, note_idle
+from impyard.addon.destination import note_idle
 from impyard.addon.frames import in_one_piece
 from impyard.addon.h2writes import HeldWrites
 from impyard.addon.heads import seen
@@ -91,8 +91,8 @@ class JudgedHttp1Client(Http1Client):
             if isinstance(found, ResponseHeaders) and found.response.status_code == 101 and not self._may_switch():
                 yield from self._end("the origin switched protocols unasked")
                 return
-            if isinstance(found, ResponseHeaders) and (gate := vars(carrier(self.conn)).get("gate")) is not None:
-                gate.messages += 1
+            if isinstance(found, ResponseHeaders):
+                note_message(gate_of_origin(self.conn))
             yield command
 
     def _may_switch(self) -> bool:
@@ -138,7 +138,7 @@ class JudgedHttp2Client(HeldWrites, Http2Client):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._refused: set[int] = set()  # streams of the box
-        note_frames(context.client, carrier(self.conn))
+        note_frames(gate_of_origin(self.conn))
         receive = self.h2_conn.receive_data
         vars(self.h2_conn)["receive_data"] = lambda data: in_one_piece(receive(data))
 
@@ -169,8 +169,8 @@ class JudgedHttp2Client(HeldWrites, Http2Client):
         self._held = held
 
     def handle_h2_event(self, event: h2.events.Event) -> CommandGenerator[bool]:
-        if isinstance(event, h2.events.ResponseReceived) and (gate := vars(carrier(self.conn)).get("gate")) is not None:
-            gate.messages += 1
+        if isinstance(event, h2.events.ResponseReceived):
+            note_message(gate_of_origin(self.conn))
         return bool((yield from super().handle_h2_event(event)))
 
 

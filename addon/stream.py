@@ -37,9 +37,9 @@ from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
 
 from impyard.addon import answers
 from impyard.addon.answers import Answer
+from impyard.addon.backpressure import gate_of_origin
 from impyard.addon.boxends import JudgedHttp1Server, JudgedHttp2Server
 from impyard.addon.connections import JudgedConnections, connection_to
-from impyard.addon.destination import carrier
 from impyard.addon.dialing import why_ended, without_quotes
 from impyard.addon.limits import limits_of
 from impyard.addon.notes import notes_of
@@ -155,7 +155,7 @@ class JudgedStream(HttpStream):
         yield from super().state_consume_request_body(event)
 
     def state_stream_response_body(self, event: events.Event) -> CommandGenerator[None]:
-        gate = vars(carrier(self.context.server)).get("gate")
+        gate = gate_of_origin(self.context.server)
         for command in super().state_stream_response_body(event):
             if isinstance(command, SendHttp) and isinstance(command.event, ResponseData):
                 vars(command.event)["gate"] = gate  # whom to hold back while the box does not take it

@@ -18,9 +18,8 @@ from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
 from mitmproxy.proxy.layers.websocket import WebsocketLayer, WebsocketMessageHook
 
-from impyard.addon.backpressure import note_frames
+from impyard.addon.backpressure import gate_of_client, gate_of_origin, note_frames
 from impyard.addon.bodywatch import BodyWatch
-from impyard.addon.destination import carrier
 from impyard.addon.limits import limits_of
 from impyard.addon.notes import Notes
 from impyard.addon.turns import Bucket
@@ -38,8 +37,8 @@ class JudgedWebsocket(WebsocketLayer):
         super().__init__(context, flow)
         self._notes = notes
         self._watching = False
-        note_frames(context.client)
-        note_frames(context.client, carrier(context.server))
+        note_frames(gate_of_client(context.client))
+        note_frames(gate_of_origin(context.server))
         limits = limits_of(context.client)
         self._nothing = Bucket(limits.control_frames, limits.control_frames_per_s)
 
