@@ -93,6 +93,7 @@ class Warden:
         self._told_at: float | None = None
         self._at_ceiling = False
         self._agent_files = agent_files
+        self._starting = False
         self._agent: int | None = None
         self.status: int | None = None
 
@@ -112,6 +113,9 @@ class Warden:
     ) -> None:
         """Start the agent in a session of its own, on a terminal where there is one. Refuses to start when the program
         cannot be executed."""
+        self._starting = (
+            True  # the agent may run, and this process be told to end, before the lines below have had a turn
+        )
         reader, writer = os.pipe2(os.O_CLOEXEC)
         pid = self.fork(lambda: self._execute(argv, env, cwd, stdin, terminal, writer))
         os.close(writer)
@@ -122,6 +126,8 @@ class Warden:
         if reason:
             refuse(reason.decode("utf-8", "replace"))
         self._agent = pid
+        if self._told_at is not None:
+            self._pass_on()
 
     def fork(self, call: Callable[[], object]) -> int:
         """Run `call` in a child that has ordinary signals and a session of its own; it ends when `call` returns."""
@@ -205,7 +211,7 @@ class Warden:
         self._set_timer()  # also after an alarm that a program of the box sent
 
     def _told_to_end(self, *_: Any) -> None:
-        if self._agent is None:
+        if not self._starting:
             refuse("told to end before the agent started")
         if self._told_at is None:
             self._tell()
@@ -213,6 +219,9 @@ class Warden:
 
     def _tell(self) -> None:
         self._told_at = time.monotonic()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
         if self._agent is not None and self.status is None:
             with contextlib.suppress(OSError):
                 os.killpg(self._agent, signal.SIGTERM)
