@@ -15,3 +15,10 @@ run_option = click.option(
     metavar="ID",
     help="Only this run; the beginning or the last four characters of its id will do, `last` is the newest.",
 )
+
+
+def named_project(project: Path | None) -> Path | None:
+    """The project that was named, behind the subcommand or before it: `impyard runs --project X list` means the same as
+    `impyard runs list --project X`."""
+    found: Path | None = project or click.get_current_context().obj
+    return found

@@ -7,14 +7,14 @@ import math
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.text import size_text
+from impyard.runner.text import duration_text, size_text
 
 # What is listed in one is limited, so that none comes near.
 MAX_BYTES = 16 * 1024**2
@@ -124,6 +124,21 @@ def file_text(file: Mapping[str, Any]) -> str:
 def bytes_text(value: Any) -> str:
     """`size_text` of what a receipt gives as a number of bytes, be it none."""
     return size_text(value) if isinstance(value, int) and abs(value) < 2**63 else "? B"
+
+
+def seconds_text(value: Any) -> str:
+    """`duration_text` of what a receipt gives as a number of seconds; `-` for what is no number."""
+    return duration_text(value) if isinstance(value, int | float) else "-"
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """A part of a receipt that holds names and values; empty where there is something else."""
+    return value if isinstance(value, dict) else {}
+
+
+def sequence(value: Any) -> Sequence[Any]:
+    """A part of a receipt that is a list; empty where there is something else."""
+    return value if isinstance(value, list) else ()
 
 
 def counts_text(decisions: Mapping[str, Any], traffic: Mapping[str, Any]) -> str:

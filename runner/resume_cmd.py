@@ -8,6 +8,7 @@ from typing import IO, Any
 import click
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.options import named_project
 from impyard.runner.run_cmd import read_prompt
 from impyard.runner.run_options import LEARN, PromptCommand, carry_out, run_options
 
@@ -41,7 +42,7 @@ def resume(
     from impyard.runner.project import find_root
     from impyard.runner.resumed import Resumed, find_workspace, model_of, read_session
 
-    project = project or click.get_current_context().obj
+    project = named_project(project)
     text = read_prompt(prompt, prompt_file, optional=interactive, example=EXAMPLE)
     root = find_root(project)
     [found] = runs_.look(root, [runs_.resolve(root, run)])

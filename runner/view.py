@@ -11,16 +11,16 @@ import json
 import re
 import shutil
 import sys
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TextIO
 
+from impyard.runner.columns import broken, cells, lines_of
 from impyard.runner.failures import failure_text, failures_of
 from impyard.runner.outcome import Event, text_of
 from impyard.runner.receipt import Receipt, counts_text, failed_of, file_text
 from impyard.runner.spotted import advice, record_text, secret_text
-from impyard.runner.text import duration_text, unstarred, visible, wants_plain, wrapped
+from impyard.runner.text import duration_text, unstarred, visible, wants_plain
 from impyard.runner.typed import as_typed
 
 TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
@@ -330,7 +330,7 @@ class HumanView:
         elif whole or not self._wraps:
             lines = [shown]
         else:
-            lines = _lines(shown, room, "" if boxed else "  ")
+            lines = lines_of(shown, room, "" if boxed else "  ")
         codes = {"dim": "2", "bold": "1", "red": "31", "green": "32"}
         for line in lines:
             if boxed:
@@ -343,7 +343,7 @@ class HumanView:
     def _field(self, name: str, value: str, *, whole: bool = False, style: str = "") -> None:
         lines = [value]
         if self._wraps and not whole:
-            lines = _lines(visible(value), self._columns() - 1 - NAME_COLUMNS)
+            lines = lines_of(visible(value), self._columns() - 1 - NAME_COLUMNS)
         for number, line in enumerate(lines):
             self._line(f"{name if number == 0 else '':<{NAME_COLUMNS - 1}} {line}", style, whole=True)
 
@@ -382,34 +382,3 @@ def make_view(*, as_json: bool, environ: Mapping[str, str]) -> View:
         return JsonView(on_terminal=sys.stdout.isatty())
     color = sys.stdout.isatty() and not wants_plain(environ)
     return HumanView(sys.stdout, color=color)
-
-
-def cells(text: str) -> int:
-    """How many columns a terminal gives to printable text."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
-    return len(text) + wide - sum(unicodedata.combining(char) != 0 for char in text)
-
-
-def broken(text: str, room: int, first: int) -> list[str]:
-    """`text` cut into lines of `room` columns, the first of them of `first`."""
-    lines, used, limit = [""], 0, first
-    for char in text:
-        width = cells(char)
-        if used + width > limit and (lines[-1] or len(lines) == 1):
-            lines.append("")
-            used, limit = 0, room
-        lines[-1] += char
-        used += width
-    return lines
-
-
-def _lines(shown: str, room: int, hanging: str = "") -> list[str]:
-    """Lines of at most `room` columns, broken between words, and in a word that is longer: what a terminal breaks by
-    itself goes on in its first column. `hanging` goes before each line but the first."""
-    lines: list[str] = []
-    for line in wrapped(shown, room, hanging, over=False).split("\n"):
-        first, *rest = broken(line, room - len(hanging), room) if cells(line) > room else [line]
-        lines += [first, *(hanging + more for more in rest)]
-    return lines

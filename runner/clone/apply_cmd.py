@@ -20,7 +20,7 @@ from impyard.runner.clone.held import held_back
 from impyard.runner.clone.merge import IN_THE_WAY, NOT_COMMITTED, OTHER, Plan, Step, make_plan
 from impyard.runner.clone.paths import LINK
 from impyard.runner.clone.work import Work, opened
-from impyard.runner.options import project_option
+from impyard.runner.options import named_project, project_option
 from impyard.runner.project import find_root
 from impyard.runner.text import columns_of, counted, visible, wrapped
 from impyard.runner.typed import command_line
@@ -46,7 +46,7 @@ def apply(run: str, project: Path | None, take: Sequence[str], branch: str | Non
     impyard runs apply last
     impyard runs apply 20261130-101500 --branch agent/tests --yes
     """
-    project = project or click.get_current_context().obj
+    project = named_project(project)
     root = find_root(project)
     with opened(root, run) as work:
         if work.busy:

@@ -13,7 +13,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner.clone.commits import read_commits
 from impyard.runner.clone.patchview import coloured, page, pager_of, shown_line
 from impyard.runner.clone.work import Work, opened
-from impyard.runner.options import project_option
+from impyard.runner.options import named_project, project_option
 from impyard.runner.project import find_root
 from impyard.runner.streams import OutputError
 from impyard.runner.text import counted, visible
@@ -39,7 +39,7 @@ def diff(run: str, paths: Sequence[str], project: Path | None, stat: bool, name_
     impyard runs diff last --stat
     impyard runs diff 20261130-101500 src/
     """
-    project = project or click.get_current_context().obj
+    project = named_project(project)
     root = find_root(project)
     if stat and name_only:
         raise click.UsageError("--stat and --name-only are two views; choose one")

@@ -23,11 +23,11 @@ from typing import NamedTuple
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import cli, engine, leftovers, runs, runs_cmd
+from impyard.runner import cli, engine, leftovers, runs, runs_facts, runs_table
+from impyard.runner.columns import cells
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
 from impyard.runner.run import first_line
-from impyard.runner.view import cells
 
 
 class Result(NamedTuple):
@@ -121,7 +121,7 @@ def test_a_terminal_says_what_each_run_was_about(
     paths = add_run(project, OLD)
     receipt = json.loads(paths.receipt.read_bytes())
     paths.receipt.write_text(json.dumps({**receipt, "prompt": "東x" * 100}))
-    monkeypatch.setattr(runs_cmd, "columns_of", lambda stream: columns)
+    monkeypatch.setattr(runs_table, "columns_of", lambda stream: columns)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
     shown = impyard("runs", "list").out.splitlines()
@@ -148,7 +148,7 @@ def test_a_terminal_gets_no_line_that_it_would_break(
     more |= {"secrets": [{**secret, "path": "/aaaaaaaaaaaaaaaaaaaaaaaaa"}], "ca": "0123456789abcdef" * 4}
     paths.receipt.write_text(json.dumps({**receipt, **more}))
     assert impyard("runs", "show").out.count(digest) == 2, "a pipe"
-    monkeypatch.setattr(runs_cmd, "columns_of", lambda stream: 80)
+    monkeypatch.setattr(runs_facts, "columns_of", lambda stream: 80)
     shown = impyard("runs", "show").out.splitlines()
     assert "policy       policies/gateway.yaml, policies/more.yaml sha256:0123456789ab…" in shown
     assert "image        sha256:0123456789ab…" in shown and "authority    0123456789ab…" in shown

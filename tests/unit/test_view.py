@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from impyard.runner.columns import cells
 from impyard.runner.outcome import parse_event
 from impyard.runner.receipt import Receipt
 from impyard.runner.text import visible
-from impyard.runner.view import HumanView, JsonView, cells, make_view
+from impyard.runner.view import HumanView, JsonView, make_view
 
 
 class Screen:

@@ -1,0 +1,85 @@
+"""`impyard runs prune`: remove the folders of ended runs."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+
+from impyard.addon.errors import ImpyardError
+from impyard.runner import removal
+from impyard.runner import runs as runs_
+from impyard.runner.amounts import Number, Whole
+from impyard.runner.consent import agrees
+from impyard.runner.options import named_project, project_option
+from impyard.runner.project import find_root
+from impyard.runner.text import counted, size_text, visible
+
+MAX_DAYS = 36500
+
+
+@click.command("prune")
+@project_option
+@click.option("--older-than", "days", type=Number(MAX_DAYS, zero=True), metavar="DAYS", help="Runs that began earlier.")
+@click.option("--keep", type=Whole(0), metavar="N", help="All but the N newest.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def prune(project: Path | None, days: float | None, keep: int | None, yes: bool) -> int:
+    """Remove the folders of ended runs.
+
+    The workspaces in them go too: what the agents wrote is gone then. With both options, only runs that both would
+    remove.
+
+    A running run is never removed, nor are the logs with its decisions: `impyard decisions rotate` is for those.
+
+    \b
+    impyard runs prune --keep 10               all but the newest ten
+    impyard runs prune --older-than 30 --yes   without a question, for cron
+    """
+    root = find_root(named_project(project))
+    if days is None and keep is None:
+        raise click.UsageError("say which: --older-than DAYS, --keep N, or both")
+    candidates = runs_.ids(root)[keep or 0 :]
+    found = runs_.look(root, candidates[::-1])
+    if days is not None:
+        limit = datetime.now(UTC) - timedelta(days=days)
+        found = [run for run in found if runs_.started(run) < limit]
+    doomed = [run for run in found if not run.lives and not run.doubt and not run.unreadable]
+    kept = {run.id: "it is running" if run.lives else run.doubt or run.fault for run in found if run not in doomed}
+    gone = {run.id for run in doomed}
+    needed = runs_.needed_by([run for run in runs_.look(root, runs_.ids(root)) if run.id not in gone])
+    for run in doomed:
+        if run.id in needed:
+            kept[run.id] = f"run {needed[run.id]} goes on in its workspace"
+    doomed = [run for run in doomed if run.id not in needed]
+    for name, why in kept.items():
+        click.echo(f"kept {name}: {visible(why)}", err=True)
+    if not doomed:
+        click.echo("nothing to remove")
+        return 0
+    total = sum(removal.tree_bytes(run.paths.folder) for run in doomed)
+    what = f"{counted(len(doomed), 'run')}, {size_text(total)}"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ImpyardError(
+                f"this would remove {what}, workspaces too, and there is nobody to ask", hint="give --yes"
+            )
+        for run in doomed:
+            click.echo(f"  {run.id}  {visible(run.state)}")
+        if not agrees(f"remove {what}, workspaces too?"):
+            return 1
+    for run in doomed:
+        _remove(run)
+    click.echo(f"removed {what}")
+    return 0
+
+
+def _remove(run: runs_.Run) -> None:
+    try:
+        removal.remove_tree(run.paths.folder)
+    except OSError as exc:
+        raise ImpyardError(
+            f"cannot remove {run.paths.folder}: {(exc.strerror or str(exc)).lower()}",
+            hint="files of another user are left in it; use `sudo`",
+        ) from exc
