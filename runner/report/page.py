@@ -9,9 +9,9 @@ from impyard.runner.report.data import Report
 from impyard.runner.report.markup import Element, Lines, Node, h
 from impyard.runner.report.style import STYLE
 from impyard.runner.report.timeline import picture, timeline
+from impyard.runner.run_summary import REASON_WORDS
 from impyard.runner.text import counted, duration_text, shortened, size_text, unstarred
 from impyard.runner.typed import as_typed
-from impyard.runner.view import REASON_WORDS
 
 CSP = f"default-src 'none'; style-src {STYLE.source}; base-uri 'none'; form-action 'none'"
 TITLE_CHARS = 90
