@@ -13,10 +13,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, cast
+
+from tests.support.listening import HttpServer
 
 BLOCK_BYTES = 1 << 17
 
@@ -107,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
 def main(certificate: str, root: str) -> None:
     """Serve until the process is ended."""
     Handler.root = Path(root)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = HttpServer(("127.0.0.1", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)

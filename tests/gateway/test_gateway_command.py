@@ -55,26 +55,9 @@ class Running(NamedTuple):
 @pytest.fixture
 def origin() -> Iterator[int]:
     """A plain HTTP server on loopback that answers everything; its port."""
-    import threading
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "6")
-            self.end_headers()
-            self.wfile.write(b"origin")
-
-        def log_message(self, *_args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    service = Service(lambda asked: Given(b"origin"))
+    yield service.port
+    service.close()
 
 
 def start(project: Path, *args: str) -> Running:

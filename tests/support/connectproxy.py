@@ -8,7 +8,7 @@ import ssl
 import threading
 from collections.abc import Mapping
 
-from tests.support.listening import Listening
+from tests.support.listening import QUEUE, Listening
 
 
 class ConnectProxy:
@@ -26,7 +26,7 @@ class ConnectProxy:
         self.misbehave: dict[str, bytes | None] = {}
         self.greeting = b"HTTP/1.1 200 Connection established\r\n\r\n"  # sent in pieces
         self.ended = threading.Event()
-        self._listening = Listening(socket.create_server(("127.0.0.1", 0), backlog=64), self._take)
+        self._listening = Listening(socket.create_server(("127.0.0.1", 0), backlog=QUEUE), self._take)
         self.port = self._listening.port
 
     def clear(self) -> None:

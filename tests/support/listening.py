@@ -12,6 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from http.server import ThreadingHTTPServer
+
+# How many connections wait to be accepted. A gateway dials an HTTP/1 origin for each of a client's hundred streams, and
+# the kernel drops what finds the queue full; it comes again after 1, 3, 7, 15 s, by when somebody has given up.
+QUEUE = 512
 
 
 class Listening:
@@ -56,9 +61,15 @@ def _or_close(call: Callable[[socket.socket], object], connection: socket.socket
         connection.close()
 
 
-def on_loopback(serve: Callable[[socket.socket], object], *, backlog: int = 64) -> Listening:
+class HttpServer(ThreadingHTTPServer):
+    """The standard library's, in whose own queue five connections wait."""
+
+    request_queue_size = QUEUE
+
+
+def on_loopback(serve: Callable[[socket.socket], object]) -> Listening:
     """Listen on a free port of 127.0.0.1; each connection has a thread of its own."""
-    return Listening(socket.create_server(("127.0.0.1", 0), backlog=backlog), in_threads(serve))
+    return Listening(socket.create_server(("127.0.0.1", 0), backlog=QUEUE), in_threads(serve))
 
 
 def still_accepting(wait_s: float = 2.0) -> list[str]:

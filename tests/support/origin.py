@@ -16,7 +16,7 @@ import wsproto
 import wsproto.events
 
 from impyard.certs.throwaway import Pki
-from tests.support.listening import Listening
+from tests.support.listening import QUEUE, Listening
 
 __all__ = ["Origin", "Pki", "Seen"]
 
@@ -58,7 +58,7 @@ class Origin:
         self.answers: dict[
             str, Callable[[socket.socket, Seen], None]
         ] = {}  # a test's own, by target; ends the connection
-        self._listening = Listening(socket.create_server((host, port), backlog=128), self._take)
+        self._listening = Listening(socket.create_server((host, port), backlog=QUEUE), self._take)
         self.port = self._listening.port
 
     def clear(self) -> None:

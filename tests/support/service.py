@@ -10,11 +10,12 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from impyard.runner.boxspec import TRUST_VARIABLES
 from tests.support.gateway import LiveGateway
+from tests.support.listening import HttpServer
 
 LIMIT_S = 60.0
 
@@ -80,8 +81,7 @@ class Service:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = HttpServer(("127.0.0.1", 0), Handler)
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self.port = self._server.server_address[1]

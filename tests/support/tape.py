@@ -13,7 +13,7 @@ import h2.connection
 import h2.events
 import h2.exceptions
 
-from tests.support.listening import Listening
+from tests.support.listening import QUEUE, Listening
 from tests.support.strict import Unclean, strict_request
 
 
@@ -47,7 +47,7 @@ class TapeOrigin:
         self.tapes: list[Tape] = []
         self.h2: list[H2Got] = []
         self.faults: list[str] = []
-        self._listening = Listening(socket.create_server(("127.0.0.1", 0), backlog=512), self._take)
+        self._listening = Listening(socket.create_server(("127.0.0.1", 0), backlog=QUEUE), self._take)
         self.port = self._listening.port
 
     def clear(self) -> None:

@@ -1,12 +1,14 @@
-"""The tests' own listeners end their threads."""
+"""The tests' own listeners end their threads, and have room for all who come at once."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from tests.support.listening import Listening, on_loopback, still_accepting
+from tests.support.listening import HttpServer, Listening, on_loopback, still_accepting
 
 
 def test_a_listener_that_is_closed_leaves_no_thread_and_one_that_is_not_is_told(tmp_path: Path) -> None:
@@ -40,3 +42,11 @@ def test_one_that_cannot_be_served_is_let_go_and_the_next_one_served() -> None:
             answers.append(client.recv(10))
     listening.close()
     assert answers == [b"", b"hello"]
+
+
+def test_a_hundred_who_come_at_once_wait_for_a_server_that_is_slow_to_accept() -> None:
+    """The first who found no room would come up after the kernel's next attempt, in a second; others in 31."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(HttpServer(("127.0.0.1", 0), BaseHTTPRequestHandler))  # accepts nobody yet
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.server_port), 0.9))
