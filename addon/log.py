@@ -7,9 +7,9 @@ a shared lock, so that who compresses renamed files knows when nobody writes any
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-import stat
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from impyard.addon.decisions import GENESIS, encode_decision, encode_outcome, li
 from impyard.addon.errors import LogUnwritable
 from impyard.addon.judge import Decision
 from impyard.addon.logmarks import TORN
+from impyard.addon.newfile import open_appended
 from impyard.addon.request import Request
 
 _OPENINGS = 5  # of a file that is renamed meanwhile
@@ -70,19 +71,25 @@ class _AppendFile:
             self.close()
             self._torn = False
         for _ in range(_OPENINGS):
-            # Without O_NONBLOCK a pipe in the log's place would hold up every request.
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-            fd = os.open(self.path, flags, 0o600)
+            fd = open_appended(self.path)
             status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                os.close(fd)
-                raise OSError("it is not a regular file")
             if _hold(fd) and _is_at(self.path, status):
                 self._fd, self._identity = fd, (status.st_dev, status.st_ino)
                 self._torn = _is_torn(fd)
                 return
             os.close(fd)  # it was renamed between the two, and may be compressed by now
         raise OSError("another process has locked it, or takes it away again and again")
+
+
+def _fault(path: Path, exc: OSError) -> tuple[str, str]:
+    """Why a log cannot be written, and what helps."""
+    reason = (exc.strerror or str(exc)).lower()
+    us = os.geteuid()
+    if isinstance(exc, PermissionError):
+        with contextlib.suppress(OSError):
+            if (owner := os.stat(path, follow_symlinks=False).st_uid) != us:
+                return f"{reason}, as it belongs to another user (uid {owner})", f"sudo chown {us} {str(path)!r}"
+    return reason, "free some space or mend the permissions"
 
 
 def _hold(fd: int) -> bool:
@@ -155,10 +162,10 @@ class DecisionLog:
         try:
             self._file.append(line)
         except OSError as exc:
-            reason = (exc.strerror or str(exc)).lower()
+            reason, remedy = _fault(self._file.path, exc)
             raise LogUnwritable(
                 f"{self._file.path}: the decision log cannot be written: {reason}",
-                hint="free some space or mend the permissions; until then every request is denied",
+                hint=f"{remedy}; until then every request is denied",
             ) from exc
         self.seq, self.last_hash = seq, line_hash(line)
         return Recorded(id, seq, line)

@@ -5,11 +5,9 @@ It is what tells a file that was taken away, exchanged or cut from one that neve
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, NamedTuple
 
 from impyard.addon.decisions import line_hash
 from impyard.addon.errors import ImpyardError
+from impyard.addon.newfile import open_appended
 from impyard.runner.decisions import logread
 from impyard.runner.decisions.lines import parse
 from impyard.runner.decisions.logfiles import Rotated, only, open_file, open_log, rotated_name
@@ -72,14 +71,8 @@ class FileList:
         return known
 
     def _append(self, records: Iterable[dict[str, Any]]) -> None:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(self._path, flags, 0o600)
+        descriptor = open_appended(self._path, os.O_RDWR)
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(errno.EINVAL, "it is not an ordinary file", str(self._path))
-            theirs = os.stat(self._runs)
-            if os.fstat(descriptor).st_uid != theirs.st_uid and os.geteuid() == 0:
-                os.fchown(descriptor, theirs.st_uid, theirs.st_gid)
             size = os.fstat(descriptor).st_size
             # Half a line that a full disk left must not take the next one with it.
             begin = b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""

@@ -181,8 +181,9 @@ class Tail:
         """The lines that are whole by now and were not given yet."""
         if self._before is not None:
             yield from self._before.lines(rest=True)
-            self._before.close()
-            self._before = None
+            if self._reader is not None and self._reader.position > 0:  # else nobody may have noticed yet
+                self._before.close()
+                self._before = None
         while True:
             if self._reader is not None:
                 yield from self._reader.lines(rest=False)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from impyard.addon.logmarks import TORN
+from impyard.addon.newfile import MODE, begin, make_over
 from impyard.runner.decisions import packed
 from impyard.runner.decisions.filelist import FileList, begun_in
 from impyard.runner.decisions.logfiles import Rotated, rotated, rotated_name, stamp_of, time_of
@@ -70,8 +71,20 @@ def rotate(runs: Path, *, only_due: bool = False) -> list[Path]:
             raise OSError("the name of its newest file is of a time so late that none comes after it")
         for log, name in zip(logs, names, strict=True):
             log.rename(name)
+            _begin_anew(log, os.stat(name, follow_symlinks=False))
         _sync(runs)
         return names
+
+
+def _begin_anew(log: Path, old: os.stat_result) -> None:
+    """Begin the new file with owner and mode of the old one, where those are not what whoever writes first gives it.
+
+    Where that cannot be, he makes it all the same.
+    """
+    mode = stat.S_IMODE(old.st_mode)
+    with contextlib.suppress(OSError):
+        if (old.st_uid, mode) != (os.stat(log.parent).st_uid, MODE) and os.geteuid() in (0, old.st_uid):
+            begin(log, old.st_uid, old.st_gid, mode)
 
 
 def settle(names: list[Path]) -> None:
@@ -172,9 +185,7 @@ def _write_draft(source: int, size: int, draft: Path, status: os.stat_result) ->
     target = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         packed.pack(source, size, target)
-        os.fchmod(target, stat.S_IMODE(status.st_mode))
-        if os.fstat(target).st_uid != status.st_uid:
-            os.fchown(target, status.st_uid, status.st_gid)
+        make_over(target, status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
         os.fsync(target)
         offset = 0
         try:

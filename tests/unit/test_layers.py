@@ -26,6 +26,7 @@ CORE = [
     "judge",
     "redact",
     "decisions",
+    "newfile",
     "log",
     "vault.credential",
     "vault.sentinels",

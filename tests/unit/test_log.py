@@ -79,7 +79,7 @@ def test_a_pipe_or_folder_in_its_place_is_unwritable_and_holds_nothing_up(path: 
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        with pytest.raises(LogUnwritable, match="not a regular file"):
+        with pytest.raises(LogUnwritable, match="not an ordinary file"):
             DecisionLog(path, "r").write(DECISION, REQUEST, "")
     finally:
         os.close(reader)

@@ -1,0 +1,77 @@
+"""Files that are begun in a user's folder: they are that user's from the first moment on, also when root makes them.
+
+A log that root left to itself would deny every request of the user's next gateway, which may not write to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+
+MODE = 0o600
+_TRIES = 5  # to open what somebody renames as soon as it is there
+
+
+def open_appended(path: Path, how: int = os.O_WRONLY) -> int:
+    """An ordinary file, opened for appending; made where there is none, for its owner only, who is that of the folder
+    when root makes it. `how`: O_WRONLY or O_RDWR. Raises OSError, also for a link; nothing is waited for."""
+    # Without O_NONBLOCK a pipe in its place would hold us up.
+    flags = how | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = _open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not an ordinary file", str(path))
+    return descriptor
+
+
+def _open(path: Path, flags: int) -> int:
+    folder = os.stat(path.parent) if os.geteuid() == 0 else None
+    if folder is None or folder.st_uid == 0:
+        return os.open(path, flags | os.O_CREAT, MODE)
+    for _ in range(_TRIES):
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            begin(path, folder.st_uid, folder.st_gid, MODE)
+    return os.open(path, flags)
+
+
+def begin(path: Path, uid: int, gid: int, mode: int) -> None:
+    """Make an empty file with this owner and mode, unless something has that name already. Raises OSError.
+
+    Nobody sees it before it is its owner's, where the file system has files without a name. An owner whom we cannot
+    make it over to leaves it ours.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Only ever what was made here changes hands: a second name of root's own files must not.
+        try:
+            descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, MODE, dir_fd=folder)
+            is_named = False
+        except OSError:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(path.name, flags, MODE, dir_fd=folder)
+            is_named = True
+        try:
+            with contextlib.suppress(OSError):
+                make_over(descriptor, uid, gid, mode)
+            if not is_named:
+                os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=folder, follow_symlinks=True)
+        finally:
+            os.close(descriptor)
+    except FileExistsError:
+        pass
+    finally:
+        os.close(folder)
+
+
+def make_over(descriptor: int, uid: int, gid: int, mode: int) -> None:
+    """Give a file that was made here its owner, and then its mode. Raises OSError."""
+    status = os.fstat(descriptor)
+    if (status.st_uid, status.st_gid) != (uid, gid):
+        os.fchown(descriptor, uid, gid)
+    if stat.S_IMODE(status.st_mode) != mode:
+        os.fchmod(descriptor, mode)
