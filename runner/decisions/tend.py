@@ -8,6 +8,7 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -57,12 +58,12 @@ def tend(runs: Path) -> None:
         return
     from impyard.runner.decisions.rotation import LEFT_WAIT_S, WAIT_S, rotate
 
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):  # the latter where there may be no more threads
         renamed = due and rotate(runs, only_due=True)
         if renamed or not due:
             wait_s = WAIT_S if renamed else LEFT_WAIT_S
             paths = [str(Path(impyard.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-            subprocess.Popen(
+            packing = subprocess.Popen(
                 [sys.executable, "-P", "-m", "impyard.runner.decisions.rotation", str(runs.absolute()), f"{wait_s:g}"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -71,3 +72,5 @@ def tend(runs: Path) -> None:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 start_new_session=True,
             )
+            # A gateway runs for months: it must not leave one dead process for each time.
+            threading.Thread(target=packing.wait, name="packing", daemon=True).start()

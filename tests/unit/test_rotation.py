@@ -8,6 +8,7 @@ import gzip
 import os
 import struct
 import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -565,3 +566,24 @@ def test_a_due_log_is_rotated_at_once_and_compressed_by_a_process_that_ends(
         time.sleep(0.1)
     assert rotated(log_of(runs))[0].is_packed
     assert lines_of(runs) == lines
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("stays", [False, True], ids=["a run, which ends", "a gateway, which stays"])
+def test_who_has_logs_compressed_leaves_no_dead_process_and_no_warning(runs: Path, stays: bool) -> None:
+    filled(runs, 10)
+    [old] = rotation.rotate(runs)
+    code = f"""
+import gc, pathlib, sys, time
+from impyard.runner.decisions import tend
+tend.tend(pathlib.Path({str(runs)!r}))
+gc.collect()
+children = pathlib.Path("/proc/thread-self/children")
+assert children.read_text()
+while {stays} and children.read_text():
+    time.sleep(0.02)
+"""
+    done = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    while old.exists():  # what goes on by itself must not outlast the test
+        time.sleep(0.02)
