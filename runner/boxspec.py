@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from impyard.addon.errors import ImpyardError
 from impyard.runner.agent import Agent
+from impyard.runner.plan import Plan
 from impyard.runner.project import RunPaths
 from impyard.runner.user import BoxUser
 
@@ -49,6 +51,8 @@ TRUST_VARIABLES = (
 )
 
 MIB = 1024 * 1024
+DEFAULT_MEMORY = 4096 * MIB
+DEFAULT_CPUS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,21 @@ class Limits:
     memory: int
     pids: int
     ceiling_s: float
+
+
+def limits_for(plan: Plan, *, cpus: int, memory: int) -> Limits:
+    """The limits that are asked for, else ours, on a machine with so many processors and so much memory (in bytes; 0:
+    not known). Raises ImpyardError for more than it has."""
+    if plan.cpus is not None and plan.cpus > cpus:
+        raise ImpyardError(f"--cpus {plan.cpus:g}: this machine has {cpus}", hint="ask for less")
+    if plan.memory is not None and memory and plan.memory > memory:
+        raise ImpyardError(f"--memory: this machine has only {memory // MIB} MiB", hint="ask for less")
+    return Limits(
+        cpus=plan.cpus or min(DEFAULT_CPUS, cpus),
+        memory=plan.memory or min(DEFAULT_MEMORY, memory or DEFAULT_MEMORY),
+        pids=plan.pids,
+        ceiling_s=plan.ceiling_s,
+    )
 
 
 @dataclass(frozen=True, slots=True)

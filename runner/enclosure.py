@@ -8,66 +8,36 @@ What runs in the box, and what is shown of it, is run.py's and prove.py's busine
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault, default_dir
 from impyard.certs import authority
 from impyard.runner import boxspec, gateway, leftovers
+from impyard.runner.denials import Denials
 from impyard.runner.diskwatch import DiskWatch, check_room
 from impyard.runner.gateway import Event
 from impyard.runner.keys import firstuse, handover, standins
 from impyard.runner.memory import check_memory
 from impyard.runner.plan import Plan
 from impyard.runner.project import check_root, mounts_under, new_run
-from impyard.runner.receipt import Receipt
+from impyard.runner.receipt_parts import add_box, first_receipt
 from impyard.runner.removal import remove_tree
 from impyard.runner.secretfiles.coverwatch import CoverWatch
 from impyard.runner.signals import Signals
-from impyard.runner.spotted import Spotted
 from impyard.runner.stage import Stage
 from impyard.runner.terminal import uisettings
 from impyard.runner.text import visible
-from impyard.runner.times import now
 from impyard.runner.user import box_user, share_run
 from impyard.runner.workplace import Workplace, find_repository
 
-if TYPE_CHECKING:
-    from impyard.runner.engine import Engine
-
-DEFAULT_MEMORY = 4 * 1024**3
-DEFAULT_CPUS = 2.0
 NEW_ACCOUNT = "made an account for the demo model; its key goes into the vault as `demo`"
-
-
-@dataclass(slots=True)
-class Denials:
-    """Denials of the box's requests, by host. What impyard itself asked for is told apart."""
-
-    own_hosts: set[str] = field(default_factory=set)
-    hosts: Counter[str] = field(default_factory=Counter)
-    spotted: Spotted = field(default_factory=Spotted)
-    own: int = 0
-
-    def count(self, event: Event) -> bool:
-        """Take note of a denial; whether it is the agent's."""
-        host = str(event.get("host") or "?")
-        if host in self.own_hosts:
-            self.own += 1
-            return False
-        self.hosts[host] += 1
-        self.spotted.see(event)
-        return True
 
 
 class Enclosure:
@@ -128,7 +98,8 @@ class Enclosure:
             plan, paths, user, repository, self._signals, self._note, self._stack, self.trouble
         )
         runner = leftovers.this_process()
-        self.receipt = self._first_receipt(runner)
+        self.receipt = first_receipt(plan, paths, workplace.folder, user, runner, self._version)
+        self.receipt.write(paths.receipt)  # at once: it tells the next run whose folder this is, should we be killed
         policies = plan.policies
         if plan.agent is not None and plan.agent.is_demo:
             policies = (*policies, self._start_demo())
@@ -143,7 +114,7 @@ class Enclosure:
 
         facts = engine.describe()
         leftovers.sweep(plan.root, self._note)
-        limits = self._limits(facts)
+        limits = boxspec.limits_for(plan, cpus=facts.cpus, memory=facts.memory)
         image = self._image()
         workplace.make_clone(self.receipt)
         apart = (plan.workspace,) if plan.workspace and not plan.workspace.is_relative_to(plan.root) else ()
@@ -187,7 +158,8 @@ class Enclosure:
         self.denials.own_hosts.add(boxspec.denied_host(self.box))
         self.gateway.prove()
         self.denials.own += 1  # the gateway sends no news of a canary
-        self._fill_receipt(policies, ready, facts.version)
+        add_box(self.receipt, plan, self.box, policies, ready, facts.version)
+        self.receipt.write(paths.receipt)
         workplace.hand_over()
         with self._signals.shielded():
             self._stack.callback(self._remove_box)
@@ -230,40 +202,6 @@ class Enclosure:
         self.trouble += leftovers.close_folder(self.paths)
 
     # -- steps of open ------------------------------------------------------------------------------------------------
-
-    def _first_receipt(self, runner: Mapping[str, str]) -> Receipt:
-        """Written at once: it tells the next run whose folder this is, should this process be killed."""
-        agent = self.plan.agent
-        receipt = Receipt(
-            run=self.paths.id,
-            project=str(self.paths.root),
-            workspace=str(self.workplace.folder),
-            model=agent.label if agent else None,
-            started=now(),
-            impyard=self._version,
-            runner_pid=int(runner["pid"]),
-            runner_start=runner["start"],
-            runner_space=runner["space"],
-            ceiling_s=self.plan.ceiling_s,
-            user={"uid": self.user.uid, "gid": self.user.gid, "name": self.user.name},
-            interactive=self.plan.terminal is not None,
-            resumes=self.plan.resumed.run if self.plan.resumed else None,
-            clone=dict(self.plan.resumed.clone) if self.plan.resumed else {},
-        )
-        receipt.write(self.paths.receipt)
-        return receipt
-
-    def _fill_receipt(self, policies: Sequence[Path], ready: Event, engine_version: str) -> None:
-        receipt, limits = self.receipt, self.box.limits
-        receipt.engine = engine_version
-        receipt.image = {"id": self.box.image, "name": self.plan.image}
-        receipt.pi = None if self.plan.image else _pi_version()
-        receipt.ca = str(ready.get("ca"))
-        receipt.policy = {"files": [_shown(file, self.paths.root) for file in policies], "hash": ready.get("policy")}
-        if self.plan.agent is not None and self.plan.agent.is_demo:
-            receipt.policy["added"] = policies[-1].read_text("utf-8")
-        receipt.limits = {"cpus": limits.cpus, "memory": limits.memory, "pids": limits.pids}
-        receipt.write(self.paths.receipt)
 
     def _start_demo(self) -> Path:
         """The demo model's server and the policy file that leads to it."""
@@ -319,19 +257,6 @@ class Enclosure:
                 hint="leave --image away for impyard's own, or pull or build that one first",
             )
         return found
-
-    def _limits(self, facts: Engine) -> boxspec.Limits:
-        plan = self.plan
-        if plan.cpus is not None and plan.cpus > facts.cpus:
-            raise ImpyardError(f"--cpus {plan.cpus:g}: this machine has {facts.cpus}", hint="ask for less")
-        if plan.memory is not None and facts.memory and plan.memory > facts.memory:
-            raise ImpyardError(f"--memory: this machine has only {facts.memory // 1024**2} MiB", hint="ask for less")
-        return boxspec.Limits(
-            cpus=plan.cpus or min(DEFAULT_CPUS, facts.cpus),
-            memory=plan.memory or min(DEFAULT_MEMORY, facts.memory or DEFAULT_MEMORY),
-            pids=plan.pids,
-            ceiling_s=plan.ceiling_s,
-        )
 
     def _model_key(self, ready: Event) -> Credential | None:
         """The stand-in for the model's credential. Raises ImpyardError when the model would get none."""
@@ -425,16 +350,3 @@ class Enclosure:
 
     def _close_gateway(self) -> None:
         self.closed = self.gateway.close()
-
-
-def _pi_version() -> str | None:
-    """The version of pi that the image is built with."""
-    from impyard.runner.image import box_dir
-
-    package = json.loads((box_dir() / "package.json").read_bytes())
-    found = package.get("dependencies", {}).get("@earendil-works/pi-coding-agent")
-    return str(found) if found else None
-
-
-def _shown(file: Path, root: Path) -> str:
-    return str(file.relative_to(root)) if file.is_relative_to(root) else str(file)

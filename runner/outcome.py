@@ -5,6 +5,7 @@ pi ends with status 0 in JSON mode even when the model refused (pi's docs/json.m
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,17 @@ def parse_event(line: bytes) -> Event | None:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
     return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
+
+
+def probe_report(data: bytes) -> list[Event] | None:
+    """The relay's report of its probes, None for a line that is another."""
+    try:
+        event = json.loads(data)
+    except ValueError:
+        return None
+    if not isinstance(event, dict) or event.get("impyard") != "probes" or not isinstance(event.get("probes"), list):
+        return None
+    return [probe for probe in event["probes"] if isinstance(probe, dict)]
 
 
 def text_of(value: Any) -> str:

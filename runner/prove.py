@@ -27,6 +27,7 @@ from impyard.runner.options import project_option
 from impyard.runner.outside import Claim, as_object
 from impyard.runner.plan import Plan
 from impyard.runner.project import find_root, policy_files
+from impyard.runner.receipt_parts import add_closed
 from impyard.runner.removal import remove_tree
 from impyard.runner.signals import Interrupted, Signals
 from impyard.runner.stage import Line, Over
@@ -219,12 +220,7 @@ def _end_folder(enclosure: Enclosure, *, keep: bool) -> None:
         return
     closed, receipt = enclosure.closed or {}, enclosure.receipt
     receipt.ended, receipt.exit_reason, receipt.exit_status = now(), "refused", 1
-    receipt.decisions = {
-        "seq": closed.get("decisions"),
-        "last": closed.get("last"),
-        "allowed": closed.get("allowed", 0),
-        "denied": closed.get("denied", 0),
-    }
+    add_closed(receipt, closed)
     receipt.write(enclosure.paths.receipt)
     enclosure.seal()
 

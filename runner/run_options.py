@@ -140,14 +140,15 @@ def run_options(*own: Option) -> Option:
 
 
 def carry_out(prompt: bytes, *, as_json: bool, ceiling: float | None, interactive: bool, **given: Any) -> int:
-    """Run the agent with these options, `given` by their names in `run.Options`; the exit status."""
+    """Run the agent with these options, `given` by their names in `run_plan.Options`; the exit status."""
     if interactive:
         _check_interactive(prompt, as_json)
     from impyard.runner.gateway import spawn
 
     with spawn() as spawned:  # first of all: it takes longest to come up
         from impyard.runner.cli import INTERRUPTED, version
-        from impyard.runner.run import Options, run
+        from impyard.runner.run import run
+        from impyard.runner.run_plan import Options
         from impyard.runner.view import View, make_view
 
         view: View = make_view(as_json=as_json, environ=os.environ)

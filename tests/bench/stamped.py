@@ -17,7 +17,7 @@ STEPS: dict[tuple[str, str], dict[str, str]] = {
     ("runner/cli.py", "main"): {"+": "runner up"},
     ("runner/gateway.py", "spawn"): {"+": "gateway process asked for", "-": "gateway process started"},
     ("runner/run.py", "run"): {"+": "runner loaded"},
-    ("runner/run.py", "make_plan"): {"-": "plan made"},
+    ("runner/run_plan.py", "make_plan"): {"-": "plan made"},
     ("runner/keys/firstuse.py", "bring"): {"-": "vault ready"},
     ("runner/engine.py", "describe"): {"-": "engine asked"},
     ("runner/leftovers.py", "sweep"): {"-": "leftovers swept"},

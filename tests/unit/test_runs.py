@@ -27,7 +27,7 @@ from impyard.runner import cli, engine, leftovers, runs, runs_facts, runs_table
 from impyard.runner.columns import cells
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
-from impyard.runner.run import first_line
+from impyard.runner.receipt_parts import first_line
 
 
 class Result(NamedTuple):
