@@ -169,7 +169,7 @@ class Log:
         """A byte before which all lines of the time `ts` or older stand, where the names of files tell."""
         for number, part in enumerate(self._parts):
             kind = rotated_name(self._path, part.path.name)
-            if kind is not None and _text(time_of(kind.stamp) - SLACK) > ts:
+            if kind is not None and text_of(time_of(kind.stamp) - SLACK) > ts:
                 return self._bases[number] + (part.size or 0) + len(part.torn)
         return self.size
 
@@ -348,13 +348,13 @@ def _of_times(files: list[Rotated], since: str | None, until: str | None) -> lis
         written = time_of(each.stamp)
         if until is not None and before >= until:
             break
-        if since is None or _text(written + SLACK) >= since:
+        if since is None or text_of(written + SLACK) >= since:
             found.append(each)
-        before = _text(written - SLACK)
+        before = text_of(written - SLACK)
     return found
 
 
-def _text(time: datetime) -> str:
+def text_of(time: datetime) -> str:
     """A time as the log writes it."""
     return time.isoformat(timespec="milliseconds")[:-6] + "Z"
 

@@ -92,6 +92,7 @@ def gather(root: Path, run: runs.Run, project: Path | None) -> Report:
             _chain_end(receipt),
             start=start,
             ended=not run.lives,
+            until=end,
         )
     except ImpyardError as exc:
         missing.append(f"Requests and bytes are not shown, or not all of them: {exc.message}.")

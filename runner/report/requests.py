@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
-from impyard.addon.decisions import LineFault, is_of_run, verify
+from impyard.addon.decisions import verify
 from impyard.addon.errors import ImpyardError
 from impyard.runner.decisions import lines, logread, outcomes
 from impyard.runner.decisions.filelist import FileList
 from impyard.runner.decisions.lines import Entry
-from impyard.runner.decisions.logfiles import Log, open_log
+from impyard.runner.decisions.logfiles import Log, open_log, text_of
+from impyard.runner.decisions.logread import lines_of
+from impyard.runner.decisions.numbered import Numbered
 from impyard.runner.decisions.outcomes import path_beside
 from impyard.runner.decisions.pathshape import shape
+from impyard.runner.decisions.read import began_at
 from impyard.runner.times import seconds_of
 
 MAX_ROWS = 400  # groups in the timeline
@@ -31,6 +36,14 @@ MAX_HOSTS = 1000
 MAX_FAULTS = 20
 BARS = 60  # of the picture of the run
 _MOST_JOINED = 4_000_000  # decisions of a run whose outcome is looked for
+
+
+class Fault(NamedTuple):
+    """What is wrong with the log. file: a rotated one's name, else empty; line: its number there, 0 for none."""
+
+    file: str
+    line: int
+    what: str
 
 
 @dataclass(slots=True)
@@ -104,7 +117,7 @@ class Requests:
     hosts: dict[str, Host] = field(default_factory=dict)
     hosts_more: Host | None = None
     bars: Bars | None = None
-    faults: list[LineFault] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     faults_more: int = 0
     removed: int = 0  # lines of the run that were in files which `rotate --older-than` removed
     credentials: dict[str, int] = field(default_factory=dict)
@@ -132,29 +145,64 @@ class Bars:
 
 
 def read(
-    log: Path, run: str, steps: Sequence[float], end: tuple[int, str] | None, *, start: float, ended: bool
+    log: Path,
+    run: str,
+    steps: Sequence[float],
+    end: tuple[int, str] | None,
+    *,
+    start: float,
+    ended: bool,
+    until: float | None = None,
 ) -> Requests:
     """What `log`, and the outcomes beside it, say of `run`. steps: when the agent did something, in order.
 
     end: the number and hash of the run's last line, by its receipt. A run that has not `ended` may have a line that is
-    half-written. Raises ImpyardError for a log that cannot be read; one that is missing is empty.
+    half-written. until: when it ended. Files of the log that by their names are of other times are not opened, unless
+    something is missing in the others. Raises ImpyardError for a log that cannot be read; one that is missing is empty.
     """
-    reader = _Reader(run, steps, start)
-    numbers = array("Q")
     before = {name: last for name, last in _removed(log).items() if name == run}
-    with open_log(log) or nullcontext() as decisions:
-        own = _lines(decisions, run, numbers, torn=ended) if decisions is not None else ()
-        faults = verify(map(reader.seen, own), receipts={run: end} if end else {}, before=before)
+    began, over = began_at(run), _over(until)
+    reader = _read(log, run, _Reader(run, steps, start), end, before, began, over, torn=ended)
+    if reader.found.faults and (began or over):
+        began = over = None
+        reader = _read(log, run, _Reader(run, steps, start), end, before, began, over, torn=ended)
     found = reader.found
     found.removed = sum(seq for seq, _ in before.values())
-    found.faults = [
-        LineFault(numbers[fault.line - 1] if fault.line else 0, fault.what) for fault in faults[:MAX_FAULTS]
-    ]
-    found.faults_more = len(faults) - len(found.faults)
-    if found.allowed and (came := open_log(path_beside(log))) is not None:
+    if found.allowed and (came := open_log(path_beside(log), since=began, until=over)) is not None:
         with came:
             reader.join(came)
     return found
+
+
+def _over(until: float | None) -> str | None:
+    """The time in which nothing of a run is written any more, as the log writes times."""
+    try:
+        return None if until is None else text_of(datetime.fromtimestamp(until + 1, UTC))
+    except (ValueError, OverflowError, OSError):  # a receipt may say anything
+        return None
+
+
+def _read(
+    log: Path,
+    run: str,
+    reader: _Reader,
+    end: tuple[int, str] | None,
+    before: dict[str, tuple[int, str]],
+    since: str | None,
+    until: str | None,
+    *,
+    torn: bool,
+) -> _Reader:
+    """The reader, when it has seen the run's lines in the files of these times, and what is wrong with them."""
+    with open_log(log, since=since, until=until) or nullcontext() as decisions:
+        numbered = Numbered(decisions, run)
+        own = (line for line in numbered.lines() if torn or line.endswith(b"\n"))
+        faults = verify(map(reader.seen, own), receipts={run: end} if end else {}, before=before)
+        for fault in faults[:MAX_FAULTS]:
+            file, line, _ = numbered.place(fault.line)
+            reader.found.faults.append(Fault(file if file != log.name else "", line, fault.what))
+    reader.found.faults_more = len(faults) - len(reader.found.faults)
+    return reader
 
 
 def _removed(log: Path) -> dict[str, tuple[int, str]]:
@@ -163,14 +211,6 @@ def _removed(log: Path) -> dict[str, tuple[int, str]]:
         return FileList(log.parent).read().ends
     except ImpyardError:
         return {}
-
-
-def _lines(log: Log, run: str, numbers: array[int], *, torn: bool) -> Iterator[bytes]:
-    """The run's lines; the number of each in the file is added to `numbers`."""
-    for number, line in enumerate(logread.raw_lines(log), 1):
-        if is_of_run(line, run) and (torn or line.endswith(b"\n")):
-            numbers.append(number)
-            yield line
 
 
 class _Reader:
@@ -286,7 +326,7 @@ class _Reader:
         """Add what became of the allowed requests."""
         needle, of_run = f'"{self._run}.'.encode("utf-8", "surrogateescape"), f"{self._run}."
         nobody = Group(Entry("", "", "", "", "", "", "", "", 0, ""), "", 0.0)
-        for line in logread.raw_lines(log):
+        for line in (line for _, piece in logread.blocks(log, 0, log.size, (needle,)) for line in lines_of(piece)):
             if needle not in line:
                 continue
             came = outcomes.parse(line)

@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from impyard.addon.decisions import LineFault
 from impyard.addon.reasons import REASONS
 from impyard.runner.policy.suggest import MENDABLE
 from impyard.runner.receipt import bytes_text, file_text
 from impyard.runner.report.agent import Usage
 from impyard.runner.report.data import Report
 from impyard.runner.report.markup import Element, Lines, Node, h
-from impyard.runner.report.requests import MAX_DENIED, Group, Host
+from impyard.runner.report.requests import MAX_DENIED, Fault, Group, Host
 from impyard.runner.report.timeline import asked, clock, mark
 from impyard.runner.spotted import record_text, secret_text
 from impyard.runner.text import counted, duration_text, shortened, size_text, unstarred
@@ -201,9 +200,10 @@ def chain(report: Report) -> Node:
     )
 
 
-def fault_text(fault: LineFault) -> str:
-    """What is wrong with the log, and in which line of the file."""
-    return f"line {fault.line}: {fault.what}" if fault.line else fault.what
+def fault_text(fault: Fault) -> str:
+    """What is wrong with the log, and in which line of which file."""
+    place = f"line {fault.line}" + (f" of {fault.file}" if fault.file else "")
+    return f"{place}: {fault.what}" if fault.line else fault.what
 
 
 def credentials(report: Report) -> Iterator[Node]:

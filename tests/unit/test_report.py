@@ -14,13 +14,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from impyard.addon.decisions import line_hash
 from impyard.addon.judge import Decision, Secret, Verdict
 from impyard.addon.rules import Inject
 from impyard.runner import cli, engine
-from impyard.runner.decisions import rotation
+from impyard.runner.decisions import logread, rotation
+from impyard.runner.decisions.logfiles import Log, only, rotated
 from impyard.runner.report import agent as report_agent
 from impyard.runner.report import requests as report_requests
 from impyard.runner.report.style import CSS
+from tests.support import manydecisions
 from tests.support.recorded import ALLOW, DENY, RUN, UNLISTED, Recorded, call, request, said, usage
 from tests.unit.test_markup import HOSTILE, Parsed
 
@@ -177,6 +180,62 @@ def test_a_changed_line_is_named(run: Recorded, report: Report) -> None:
     text = report().text
     assert "✗ broken" in text and "line 2: edited: the line after it does not agree with it" in text
     assert "The decision log is not as it was written" in text
+
+
+def opened_file(path: Path) -> Log:
+    found = only(path)
+    assert found is not None
+    return found
+
+
+def test_of_a_long_log_only_the_files_of_the_runs_time_are_opened(
+    run: Recorded, report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run in the middle of two months, of which a file stands for each two days; the log's last one holds a run of
+    now."""
+    now = datetime.now(UTC)
+    began = now - timedelta(days=60)
+    lines = 30 * manydecisions.RUN_LINES
+    manydecisions.write_many(
+        run.paths.runs,
+        lines,
+        part_bytes=manydecisions.RUN_LINES * manydecisions.BYTES_A_LINE,
+        since=began,
+        until=now,
+    )
+    old = [each.path for each in rotated(run.paths.runs / "decisions.jsonl")]
+    assert len(old) == 29
+    with opened_file(old[14]) as log:
+        own = [json.loads(line) for line in logread.raw_lines(log)]
+        end = line_hash(list(logread.raw_lines(log))[-1])
+    name = own[0]["run"]
+    assert {line["run"] for line in own} == {name}
+    middle = Recorded(run.root, name, datetime.fromisoformat(own[0]["ts"]))
+    counts = {"allowed": sum(line["verdict"] == "allow" for line in own), "denied": 50, "seq": len(own), "last": end}
+    middle.end(ended=own[-1]["ts"], decisions=counts)
+    opened: list[str] = []
+    open_really = os.open
+
+    def noted(path: Any, *args: Any, **more: Any) -> int:
+        opened.append(Path(path).name if isinstance(path, str | Path) else "")
+        return open_really(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", noted)
+    text = report(name).text
+    assert "Allowed 450 Denied 50" in text and "✓ verified: 500 lines" in text and "Received 5.6 MB" in text, text
+    files = {each for each in opened if each.startswith(("decisions-", "outcomes-"))}
+    assert old[14].name in files and len(files) <= 6, "those within a day of it, of both kinds"
+
+    # What is missing there is looked for everywhere before anything is said of it, and named by its file.
+    stamp = old[14].name.removeprefix("decisions-")
+    old[14].rename(old[14].with_name("decisions-" + stamp.replace(stamp[:4], "2020", 1)))
+    assert "✓ verified: 500 lines" in report(name).text
+    [moved] = run.paths.runs.glob("decisions-2020*")
+    with opened_file(moved) as log:
+        whole = log.pread(log.size, 0)
+    moved.unlink()
+    moved.with_suffix("").write_bytes(whole.replace(own[99]["path"].encode(), b"/other"))
+    assert f"line 100 of {moved.with_suffix('').name}: edited" in report(name).text
 
 
 @pytest.mark.parametrize("after", [0, 2])
