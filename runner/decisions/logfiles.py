@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import stat
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -27,6 +28,7 @@ _STAMP_FORM = "%Y%m%dT%H%M%S.%f"
 # A file holds what was written until its name's time. Clocks are set: by that much, the times in it may be beyond.
 SLACK = timedelta(days=1)
 _KEPT_OPEN, _KEPT_BLOCKS = 8, 4
+_HELD = 256  # rotated files of a log that stay open, the oldest: `rotate --older-than` removes those first
 _LONG = 400  # blocks of a megabyte
 _LOOKS = 20  # at a folder in which files are being rotated
 DAMAGE = b"\0"  # stands for each byte that cannot be read
@@ -82,11 +84,12 @@ def time_of(stamp: str) -> datetime:
 
 
 class _Part:
-    """One file. size: of its text; of the file that is written to, that at the time of asking."""
+    """One file. size: of its text; of the file that is written to, that at the time of asking. held: open, if it is."""
 
     def __init__(self, path: Path, identity: tuple[int, int], size: int | None, index: packed.Index | None) -> None:
         self.path, self.identity, self.index = path, identity, index
         self.size = size
+        self.held: int | None = None
         self.torn = b""  # is added to a file that ends within a line
 
 
@@ -118,6 +121,7 @@ class Log:
     def close(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
+        _let_go(self._parts)
         if self._live is not None:
             os.close(self._live)
             self._live = None
@@ -217,6 +221,8 @@ class Log:
             self._open.move_to_end(number)
             return found
         part = self._parts[number]
+        if part.held is not None:
+            return part.held
         try:
             try:
                 descriptor = os.open(part.path, _FLAGS | os.O_NOFOLLOW)
@@ -224,7 +230,7 @@ class Log:
                 if part.index is not None:
                     raise
                 # It was compressed meanwhile, and is the same text.
-                again = _rotated_part(Rotated("", part.path.with_name(f"{part.path.name}.gz")), self._say)
+                again = _rotated_part(Rotated("", part.path.with_name(f"{part.path.name}.gz")), self._say, hold=False)
                 if again is None or again.size != (part.size or 0) + len(part.torn):
                     raise
                 part = self._parts[number] = again
@@ -244,20 +250,24 @@ class Log:
 
 
 def open_log(path: Path, *, since: str | None = None, until: str | None = None, say: Say | None = None) -> Log | None:
-    """All of a log, or None when there is none.
+    """All of a log, or None when there is none. What is removed while it is open is read all the same.
 
     since, until: rotated files that cannot hold lines of these times are left out, by their names. say: is told what
     is wrong with a rotated file; by default it is a warning. Raises ImpyardError when the file of now cannot be read.
     """
     say = say or _warn
     faults: list[tuple[Path, str]] = []
+    parts: list[_Part | None] = []
+    live: int | None = None
+    most = _most_held()
     try:
         for _ in range(_LOOKS):
             faults.clear()
             live = _open_live(path)
             every = rotated(path)
             wanted = _of_times(every, since, until)
-            parts = [_rotated_part(each, lambda *fault: faults.append(fault)) for each in wanted]
+            for number, each in enumerate(wanted):
+                parts.append(_rotated_part(each, lambda *fault: faults.append(fault), hold=number < most))
             if live is None:
                 live_part = None
             else:
@@ -269,20 +279,46 @@ def open_log(path: Path, *, since: str | None = None, until: str | None = None, 
                 and _of_times(rotated(path), since, until) == wanted
             ):
                 break
-            if live is not None:
-                os.close(live)
+            _dropped(parts, live)
+            live = None
         else:
             raise ImpyardError(f"the files of {path} are exchanged all the time", hint="try again")
-    except OSError as exc:
-        raise ImpyardError(f"cannot read {path.parent}: {exc.strerror}", hint="check its owner and mode") from exc
+    except BaseException as exc:
+        _dropped(parts, live)
+        if isinstance(exc, OSError):
+            raise ImpyardError(f"cannot read {path.parent}: {exc.strerror}", hint="check its owner and mode") from exc
+        raise
     for fault in faults:
         say(*fault)
-    usable = [part for part in parts if part is not None and (live_part is None or part.identity != live_part.identity)]
+    doubled = [part for part in parts if part is not None and live_part and part.identity == live_part.identity]
+    _let_go(doubled)
+    usable = [part for part in parts if part is not None and part not in doubled]
     if live_part is not None:
         usable.append(live_part)
     if not usable and not every:
         return None
     return Log(path, usable, live, say)
+
+
+def _most_held() -> int:
+    """How many files of a log may stay open, of which a command reads some at once."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _HELD if soft == resource.RLIM_INFINITY else min(soft // 8, _HELD)
+
+
+def _dropped(parts: list[_Part | None], live: int | None) -> None:
+    """Close what was opened in vain."""
+    _let_go([part for part in parts if part is not None])
+    parts.clear()
+    if live is not None:
+        os.close(live)
+
+
+def _let_go(parts: Iterable[_Part]) -> None:
+    for part in parts:
+        if part.held is not None:
+            os.close(part.held)
+            part.held = None
 
 
 def open_file(path: Path) -> Log | None:
@@ -311,32 +347,37 @@ def _open_live(path: Path) -> int | None:
     return descriptor
 
 
-def _rotated_part(each: Rotated, say: Say) -> _Part | None:
-    """A rotated file, looked at and closed again: there may be more of them than a process may have open."""
+def _rotated_part(each: Rotated, say: Say, *, hold: bool) -> _Part | None:
+    """A rotated file, looked at. Those that are not held are closed again: there may be more of them than a process may
+    have open."""
     try:
         descriptor = os.open(each.path, _FLAGS | os.O_NOFOLLOW)
     except OSError as exc:
         reason = "it is a link" if each.path.is_symlink() else (exc.strerror or str(exc)).lower()
         say(each.path, f"it cannot be read: {reason}")
         return None
+    part: _Part | None = None
     try:
         status = os.fstat(descriptor)
         identity = (status.st_dev, status.st_ino)
         if not stat.S_ISREG(status.st_mode):
             say(each.path, "it is not an ordinary file")
-            return None
-        if each.is_packed:
+        elif each.is_packed:
             index = packed.read_index(descriptor)
-            return _Part(each.path, identity, index.size, index)
-        part = _Part(each.path, identity, status.st_size, None)
-        # Its request was denied: a line that lacks only its end must not read as a decision.
-        part.torn = TORN if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n" else b""
+            part = _Part(each.path, identity, index.size, index)
+        else:
+            part = _Part(each.path, identity, status.st_size, None)
+            # Its request was denied: a line that lacks only its end must not read as a decision.
+            part.torn = TORN if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n" else b""
+        if part is not None and hold:
+            part.held = descriptor
         return part
     except packed.Damaged as exc:
         say(each.path, str(exc))
         return None
     finally:
-        os.close(descriptor)
+        if part is None or part.held is None:
+            os.close(descriptor)
 
 
 def _of_times(files: list[Rotated], since: str | None, until: str | None) -> list[Rotated]:
@@ -380,5 +421,5 @@ def _warn(path: Path, what: str) -> None:
 
 def only(path: Path) -> Log | None:
     """A rotated file by itself; None when it cannot be read, and that is said."""
-    part = _rotated_part(Rotated("", path), _warn)
+    part = _rotated_part(Rotated("", path), _warn, hold=True)
     return None if part is None else Log(path, [part], None, _warn)

@@ -5,10 +5,13 @@ An outcome is written after its decision, but there is no order among them: an a
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -17,7 +20,7 @@ from impyard.runner.decisions import logread
 from impyard.runner.decisions.lines import Entry, Selection
 from impyard.runner.decisions.logfiles import Log, open_log
 from impyard.runner.decisions.outcomes import Outcome, Row, parse, parse_all, put
-from impyard.runner.decisions.read import batches, outcomes_from
+from impyard.runner.decisions.read import batches, open_for, outcomes_from, since_of
 
 # Decisions whose outcome is waited for. When there are twice as many, the older half is given up: their requests run
 # for very long, or the gateway was killed before it could write what came of them.
@@ -31,19 +34,18 @@ MOST_RUNS = 20_000  # whose last decision is known
 class Joiner[T]:
     """Takes decisions as they come, each with something of the caller's, and gives that back with its outcome."""
 
-    def __init__(self, path: Path | None, since: str | None = None) -> None:
+    def __init__(self, log: Log | None, since: str | None = None) -> None:
+        """log: stays the caller's, who closes it. since: the time of the first decision."""
         self.given_up = 0
         self._open: dict[str, T] = {}
         self._seen: dict[str, int] = {}  # the number of the last decision that was read, by run
-        self._log = open_log(path, since=since) if path is not None else None
         # Outcomes that were passed over, since the time said that their decision had been: a clock was set back.
         self._early: OrderedDict[str, Outcome] = OrderedDict()
         self._ready: list[tuple[T, Outcome]] = []  # the same, once their decision came
         self._ahead: list[Outcome] = []  # read already, of decisions that are still to come; last one first
         self._batches: Iterator[list[Outcome]] = iter(())
-        if self._log is not None:
-            start = outcomes_from(self._log, since) if since else 0
-            self._batches = _batches(self._log, start)
+        if log is not None:
+            self._batches = _batches(log, outcomes_from(log, since) if since else 0)
 
     def expect(self, entry: Entry, owner: T) -> None:
         """Wait for the outcome of this decision."""
@@ -74,11 +76,6 @@ class Joiner[T]:
     def waiting(self) -> int:
         """How many decisions have no outcome yet."""
         return len(self._open)
-
-    def close(self) -> None:
-        if self._log is not None:
-            self._log.close()
-            self._log = None
 
     def _until(self, ts: str | None) -> Iterator[tuple[T, Outcome]]:
         """The outcomes up to the first whose decision is still to come; with None all."""
@@ -111,13 +108,27 @@ class Joiner[T]:
                 ahead.pop()
 
 
-def joined[T](path: Path, since: str | None) -> Joiner[T]:
-    """A joiner; where the outcomes cannot be read, one that knows of none, and that is said."""
+class Both(NamedTuple):
+    """The logs of decisions and of outcomes, open for reading; None for one that there is not."""
+
+    decisions: Log | None
+    outcomes: Log | None
+
+
+@contextlib.contextmanager
+def both(log: Path, outcome_log: Path, selection: Selection) -> Iterator[Both]:
+    """Both logs for what is meant, as they are now. Where the outcomes cannot be read none are known, and that is said.
+
+    Those are opened first, as `rotate --older-than` removes them last: each decision has its outcome, whatever goes
+    meanwhile.
+    """
     try:
-        return Joiner(path, since)
+        came = open_log(outcome_log, since=since_of(selection))
     except ImpyardError as exc:
         click.echo(f"warning: what became of the requests is not shown: {exc.message}", err=True)
-        return Joiner(None)
+        came = None
+    with came or nullcontext(), open_for(log, selection) or nullcontext() as found:
+        yield Both(found, came)
 
 
 def _batches(log: Log, start: int) -> Iterator[list[Outcome]]:
@@ -132,27 +143,29 @@ def _batches(log: Log, start: int) -> Iterator[list[Outcome]]:
 
 def rows_with_outcomes(log: Path, outcome_log: Path, selection: Selection) -> Iterator[Row]:
     """The decisions that are meant, oldest first, with what came of them as far as that is known."""
+    with both(log, outcome_log, selection) as (found, came):
+        if found is not None:
+            yield from _rows(found, Joiner(came, selection.since), selection)
+
+
+def _rows(found: Log, joiner: Joiner[_Waiting], selection: Selection) -> Iterator[Row]:
     waiting: deque[_Waiting] = deque()
-    joiner: Joiner[_Waiting] = joined(outcome_log, selection.since)
-    try:
-        for entries in batches(log, selection):
-            for entry in entries:
-                if selection.wants(entry):
-                    waits = _Waiting(entry, entry.verdict == "allow")
-                    waiting.append(waits)
-                    if waits.waits:
-                        joiner.expect(entry, waits)
-            for waits, outcome in joiner.read(entries):
-                waits.outcome, waits.waits = outcome, False
-            while waiting and (not waiting[0].waits or len(waiting) > MOST_WAITING):
-                row = waiting.popleft().row
-                if not selection.only_failed or row.may_have_failed:
-                    yield row
-        for waits, outcome in joiner.rest():
-            waits.outcome = outcome
-        yield from (each.row for each in waiting if not selection.only_failed or each.row.may_have_failed)
-    finally:
-        joiner.close()
+    for entries in batches(found, selection):
+        for entry in entries:
+            if selection.wants(entry):
+                waits = _Waiting(entry, entry.verdict == "allow")
+                waiting.append(waits)
+                if waits.waits:
+                    joiner.expect(entry, waits)
+        for waits, outcome in joiner.read(entries):
+            waits.outcome, waits.waits = outcome, False
+        while waiting and (not waiting[0].waits or len(waiting) > MOST_WAITING):
+            row = waiting.popleft().row
+            if not selection.only_failed or row.may_have_failed:
+                yield row
+    for waits, outcome in joiner.rest():
+        waits.outcome = outcome
+    yield from (each.row for each in waiting if not selection.only_failed or each.row.may_have_failed)
 
 
 class _Waiting:

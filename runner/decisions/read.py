@@ -60,20 +60,16 @@ def lines(log: Path, selection: Selection) -> Iterator[logread.Line]:
         yield from logread.forward(found, start, end, selection.needles)
 
 
-def batches(log: Path, selection: Selection, span: tuple[int, int] | None = None) -> Iterator[list[Entry]]:
+def batches(found: Log, selection: Selection, span: tuple[int, int] | None = None) -> Iterator[list[Entry]]:
     """All decisions of the times that are meant, some hundred at a time, as fast as can be; or those in the bytes
     `span`, which begin and end with a line.
 
     They are not all meant: `selection.wants` says which are. For the rest as `read`.
     """
-    found = open_for(log, selection)
-    if found is None:
-        return
-    with found:
-        start, end = span or span_of(found, selection)
-        for offset, piece in logread.blocks(found, start, end, selection.needles):
-            entries = parse_all(piece)
-            yield _one_by_one(offset, piece, selection) if entries is None else entries
+    start, end = span or span_of(found, selection)
+    for offset, piece in logread.blocks(found, start, end, selection.needles):
+        entries = parse_all(piece)
+        yield _one_by_one(offset, piece, selection) if entries is None else entries
 
 
 def _one_by_one(offset: int, piece: bytes, selection: Selection) -> list[Entry]:
@@ -91,9 +87,13 @@ def _one_by_one(offset: int, piece: bytes, selection: Selection) -> list[Entry]:
 
 def open_for(log: Path, selection: Selection, say: Say | None = None) -> Log | None:
     """The log, without rotated files that hold nothing of what is meant, for all that their names tell."""
+    return open_log(log, since=since_of(selection), until=selection.until, say=say)
+
+
+def since_of(selection: Selection) -> str | None:
+    """A time before which there is nothing that is meant, by what is asked for or by a run's name."""
     began = began_at(selection.run) if selection.run else None
-    since = max(filter(None, (selection.since, began)), default=None)
-    return open_log(log, since=since, until=selection.until, say=say)
+    return max(filter(None, (selection.since, began)), default=None)
 
 
 def start_of(log: Log, since: str, *, through_damage: bool = True) -> int:

@@ -128,7 +128,8 @@ def remove_before(runs: Path, time: datetime) -> list[Path]:
     """Remove what was rotated before this time, and note it, with where the runs' chains stood. Raises OSError."""
     gone = []
     with _alone(runs) as is_alone:
-        for log in logs_of(runs) if is_alone else ():
+        # Decisions first: who reads both meanwhile finds the outcomes of all decisions that he finds.
+        for log in reversed(logs_of(runs)) if is_alone else ():
             old = older_than(log, time)
             begun = begun_in(log, old) if log.stem == "decisions" and old else None
             for each in old:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from impyard.runner.decisions.lines import Entry, Selection
-from impyard.runner.decisions.outcome_stream import Joiner, joined
+from impyard.runner.decisions.logfiles import Log
+from impyard.runner.decisions.outcome_stream import Both, Joiner, both
 from impyard.runner.decisions.outcomes import Outcome
 from impyard.runner.decisions.pathshape import shape
-from impyard.runner.decisions.read import PROBE_BYTES, batches, open_for, span_of, times_in
+from impyard.runner.decisions.read import PROBE_BYTES, batches, span_of, times_in
 from impyard.runner.inchild import in_a_child
 
 MOST_GROUPS = 5_000  # beyond these, paths of a host are one group, and at twice as many all hosts that are new
@@ -85,15 +86,14 @@ class Group:
 
 
 class Summary:
-    """What of `log` is meant. unknown: how many allowed requests no outcome was found for.
+    """What of the log is meant. unknown: how many allowed requests no outcome was found for.
 
     span: the bytes of the log that count, which begin and end with a line. outcomes_from: the time of the first.
     """
 
     def __init__(
         self,
-        log: Path,
-        outcomes: Path,
+        logs: Both,
         selection: Selection,
         span: tuple[int, int] | None = None,
         outcomes_from: str | None = None,
@@ -101,17 +101,16 @@ class Summary:
         self._groups: dict[tuple[str, str, str], Group] = {}
         self._by_path: dict[tuple[str, int, str, str], Group] = {}
         self.unknown = 0
-        joiner: Joiner[Group] = joined(outcomes, outcomes_from or selection.since)
-        try:
-            for entries in batches(log, selection, span):
-                self._add(entries, selection, joiner)
-                for group, outcome in joiner.read(entries):
-                    group.came(outcome)
-            for group, outcome in joiner.rest():
+        if logs.decisions is None:
+            return
+        joiner: Joiner[Group] = Joiner(logs.outcomes, outcomes_from or selection.since)
+        for entries in batches(logs.decisions, selection, span):
+            self._add(entries, selection, joiner)
+            for group, outcome in joiner.read(entries):
                 group.came(outcome)
-            self.unknown = joiner.waiting + joiner.given_up
-        finally:
-            joiner.close()
+        for group, outcome in joiner.rest():
+            group.came(outcome)
+        self.unknown = joiner.waiting + joiner.given_up
 
     def merge(self, other: Summary) -> None:
         """Add what another part of the same log has."""
@@ -163,41 +162,41 @@ class Summary:
 
 
 def summed_up(log: Path, outcomes: Path, selection: Selection) -> Summary:
-    """The summary of a log; of a large one, a second process sums up the second half meanwhile."""
-    halves = _halves(log, selection)
-    if halves is None:
-        return Summary(log, outcomes, selection)
-    first, second, ts = halves
-    with in_a_child(lambda: _second_half(log, outcomes, selection, second, ts)) as answer:
-        summary = Summary(log, outcomes, selection, first)
-        other, seen = answer() or _second_half(log, outcomes, selection, second, ts)
+    """The summary of a log; of a large one, a second process sums up the second half meanwhile.
+
+    Both read what is opened here, so that old files which are removed meanwhile count for neither or for both.
+    """
+    with both(log, outcomes, selection) as logs:
+        halves = _halves(logs.decisions, selection)
+        if halves is None:
+            return Summary(logs, selection)
+        first, second, ts = halves
+        with in_a_child(lambda: _second_half(logs, selection, second, ts)) as answer:
+            summary = Summary(logs, selection, first)
+            other, seen = answer() or _second_half(logs, selection, second, ts)
     summary.merge(other)
     selection.add_counts(seen)
     return summary
 
 
-def _second_half(
-    log: Path, outcomes: Path, selection: Selection, span: tuple[int, int], ts: str
-) -> tuple[Summary, Selection]:
+def _second_half(logs: Both, selection: Selection, span: tuple[int, int], ts: str) -> tuple[Summary, Selection]:
     mine = selection.uncounted()
-    summary = Summary(log, outcomes, mine, span, ts)
+    summary = Summary(logs, mine, span, ts)
     summary._by_path.clear()  # it has no use any more, and need not be sent
     return summary, mine
 
 
-def _halves(log: Path, selection: Selection) -> tuple[tuple[int, int], tuple[int, int], str] | None:
+def _halves(found: Log | None, selection: Selection) -> tuple[tuple[int, int], tuple[int, int], str] | None:
     """The bytes of both halves, and the time at which the second begins; None for a log that is not worth it."""
-    found = open_for(log, selection)
     if found is None:
         return None
-    with found:
-        start, end = span_of(found, selection)
-        if end - start < PARALLEL_BYTES or len(os.sched_getaffinity(0)) < 2:
-            return None
-        middle = (start + end) // 2
-        block = found.pread(PROBE_BYTES, middle)
-        newline = block.find(b"\n") + 1
-        times = times_in(block[newline : newline + 200])
-        if not newline or not times:
-            return None
-        return (start, middle + newline), (middle + newline, end), times[0]
+    start, end = span_of(found, selection)
+    if end - start < PARALLEL_BYTES or len(os.sched_getaffinity(0)) < 2:
+        return None
+    middle = (start + end) // 2
+    block = found.pread(PROBE_BYTES, middle)
+    newline = block.find(b"\n") + 1
+    times = times_in(block[newline : newline + 200])
+    if not newline or not times:
+        return None
+    return (start, middle + newline), (middle + newline, end), times[0]

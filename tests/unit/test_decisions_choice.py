@@ -21,7 +21,7 @@ from impyard.runner.decisions import outcome_stream
 from impyard.runner.decisions import summary as decisions_summary
 from impyard.runner.decisions.lines import Selection, parse
 from impyard.runner.decisions.outcomes import Failures, Row, failures
-from impyard.runner.decisions.summary import Summary, summed_up
+from impyard.runner.decisions.summary import summed_up
 from impyard.runner.decisions.view import follow_log
 from impyard.runner.decisions.when import moment
 
@@ -372,12 +372,12 @@ def test_the_bytes_are_those_of_the_outcomes(
     log, beside = project / "runs" / "decisions.jsonl", project / "runs" / "outcomes.jsonl"
     log.write_bytes(b"".join(lines))
     beside.write_bytes(b"".join(outcomes))
-    summary = Summary(log, beside, Selection())
+    summary = summed_up(log, beside, Selection())
     found: dict[str, int] = {}
     for group in summary.groups:
         found[group.host] = found.get(group.host, 0) + group.bytes_down
     assert found == expected
-    one = Summary(log, beside, Selection(hosts=["h3.example.org"]))
+    one = summed_up(log, beside, Selection(hosts=["h3.example.org"]))
     assert sum(group.bytes_down for group in one.groups) == expected["h3.example.org"]
 
 
@@ -418,7 +418,7 @@ def test_what_a_box_makes_up_does_not_fill_the_memory(project: Path, monkeypatch
     words = ["".join(random.Random(seed).choices("bcdfg", k=6)) for seed in range(500)]
     log = project / "runs" / "decisions.jsonl"
     log.write_bytes(b"".join(decision(seq, f"/{word}", host=f"{word}.test") for seq, word in enumerate(words)))
-    summary = Summary(log, project / "runs" / "none", Selection())
+    summary = summed_up(log, project / "runs" / "none", Selection())
     assert len(summary.groups) <= 21
     assert sum(group.allowed for group in summary.groups) == 500 == summary.unknown
     assert summary.groups[0].host == decisions_summary.OTHER

@@ -19,7 +19,7 @@ import pytest
 
 from impyard.addon.decisions import encode_outcome
 from impyard.runner import cli, doctor, tally
-from impyard.runner.decisions import check, logread, packed, rotation
+from impyard.runner.decisions import check, logread, packed, rotation, summary
 from impyard.runner.decisions.logfiles import Log, open_log, rotated, stamp_of
 from impyard.runner.text import size_text
 from tests.support.recorded import ALLOW, UNLISTED, Recorded, request
@@ -327,6 +327,56 @@ def test_an_age_is_of_the_past(files: list[Path], call: Callable[..., Result], a
     result = call("rotate", "--older-than", age, "--yes")
     assert (result.status, words in " ".join(result.err.split())) == (2, True), result
     assert all(path.exists() for path in files)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_old_files_that_are_removed_meanwhile_count_for_all_or_for_nothing(
+    files: list[Path], call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    """Whenever that happens: at the opening of any file, or of none."""
+    runs, saved = (
+        tmp_path / "runs",
+        {path: path.read_bytes() for path in (tmp_path / "runs").iterdir() if path.is_file()},
+    )
+    monkeypatch.setattr(summary, "PARALLEL_BYTES", 1 if processes == 2 else 1 << 40)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    opened = 0
+    removes_at = -1
+    open_really = os.open
+
+    def hooked(path: Any, *args: Any, **more: Any) -> int:
+        nonlocal opened
+        opened += str(path).endswith((".jsonl.gz", "s.jsonl"))
+        if opened == removes_at and str(path).endswith((".jsonl.gz", "s.jsonl")):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "open", open_really)
+                assert len(rotation.remove_before(runs, datetime.now(UTC))) == 3
+        return open_really(path, *args, **more)
+
+    def summed(at: int) -> tuple[Result, Result]:
+        nonlocal opened, removes_at
+        opened, removes_at = 0, at
+        for path, data in saved.items():
+            path.write_bytes(data)
+        (runs / "rotated.jsonl").unlink(missing_ok=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", hooked)
+            result = call("--summary", "--json")
+        return result, call("--summary", "--json")
+
+    before, _ = summed(-1)
+    after, then = summed(1)
+    assert [json.loads(result.out.splitlines()[0])["bytes_down"] for result in (before, after)] == [60 * 20, 0]
+    assert after == then
+    total = None
+    for at in range(2, 40):
+        result, then = summed(at)
+        if opened < at:
+            total = at
+            break
+        assert result in (before, after), at
+        assert then == after, "the control: they are gone"
+    assert total is not None and total > 5
 
 
 def test_removed_decisions_are_said_wherever_one_looks_for_them(
