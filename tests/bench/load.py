@@ -10,9 +10,10 @@ import select
 import ssl
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from tests.bench.client import Way, head, open_tls, parse_head
 
@@ -52,13 +53,6 @@ class Seen:
 
 
 @dataclass(slots=True)
-class _Lane:
-    connection: ssl.SSLSocket
-    sent: float = 0.0
-    buffer: bytes = b""
-
-
-@dataclass(slots=True)
 class Tally:
     """What one part of a load has seen. begin: when the warm-up ends, by time.perf_counter."""
 
@@ -76,65 +70,90 @@ class Tally:
             self.delays.append((now - sent) * 1000)
 
 
+class Lane(Protocol):
+    """A connection that has its first requests under way, and does not block."""
+
+    @property
+    def connection(self) -> ssl.SSLSocket: ...
+
+    def advance(self, tally: Tally) -> None:
+        """Read what is there; after each whole answer send the next request. Raises OSError or ValueError for any other
+        answer, and SSLWantReadError when there was only a record of TLS itself."""
+
+
+def drive(lanes: Iterable[Lane], seconds: float) -> Seen:
+    """Keep the lanes busy for `seconds` after the warm-up, which is never longer, and close them."""
+    open_lanes = {lane.connection.fileno(): lane for lane in lanes}
+    poll = select.epoll()
+    for number in open_lanes:
+        poll.register(number, select.EPOLLIN)
+    tally = Tally(time.perf_counter() + min(WARM_UP_S, seconds))
+    end, cpu = tally.begin + seconds, 0.0
+    while open_lanes and (now := time.perf_counter()) < end:
+        if not cpu and now >= tally.begin:
+            cpu = time.process_time()
+        for number, _ in poll.poll(end - now):
+            try:
+                open_lanes[number].advance(tally)
+            except ssl.SSLWantReadError:
+                continue
+            except (OSError, ValueError) as exc:
+                tally.errors.append(str(exc))
+                poll.unregister(number)
+                open_lanes.pop(number).connection.close()
+    used = time.process_time() - cpu
+    poll.close()
+    for lane in open_lanes.values():
+        lane.connection.close()
+    return Seen.of([tally], seconds, used)
+
+
+def send(connection: ssl.SSLSocket, data: bytes) -> None:
+    """All of `data`, however long that takes, on a connection that does not block otherwise."""
+    connection.setblocking(True)
+    connection.sendall(data)
+    connection.setblocking(False)
+
+
 def run(way: Way, connections: int, seconds: float, *, body: bytes = b"", headers: str = "") -> Seen:
-    """Send requests on `connections` kept connections for `seconds` after the warm-up, which is never longer.
+    """Send requests on `connections` kept connections, as `drive` does.
 
     body: what is sent to /sink; without one /small is asked for. headers: further lines, each ending in CR LF.
     """
     request = head(way, "POST", "/sink", len(body)) if body else head(way, "GET", PATH)
     request = request.removesuffix(b"\r\n") + headers.encode() + b"\r\n" + body
-    lanes: dict[int, _Lane] = {}
-    poll = select.epoll()
-    for _ in range(connections):
-        connection = open_tls(way)
-        connection.sendall(request)
-        connection.setblocking(False)
-        lanes[connection.fileno()] = _Lane(connection, time.perf_counter())
-        poll.register(connection.fileno(), select.EPOLLIN)
-    tally = Tally(time.perf_counter() + min(WARM_UP_S, seconds))
-    end, cpu = tally.begin + seconds, 0.0
-    while lanes and (now := time.perf_counter()) < end:
-        if not cpu and now >= tally.begin:
-            cpu = time.process_time()
-        for number, _ in poll.poll(end - now):
-            if not _advance(lanes[number], request, tally):
-                poll.unregister(number)
-                lanes.pop(number).connection.close()
-    used = time.process_time() - cpu
-    for lane in lanes.values():
-        lane.connection.close()
-    return Seen.of([tally], seconds, used)
+    return drive([_Lane(open_tls(way), request) for _ in range(connections)], seconds)
 
 
-def _advance(lane: _Lane, request: bytes, tally: Tally) -> bool:
-    """Read what is there; after a whole answer send the next request. Whether the connection is still good."""
-    try:
-        data = lane.connection.recv(65536)
+class _Lane:
+    """One request after the other, in HTTP/1.1."""
+
+    def __init__(self, connection: ssl.SSLSocket, request: bytes) -> None:
+        self.connection = connection
+        self._request = request
+        self._buffer = b""
+        send(connection, request)
+        self._sent = time.perf_counter()
+
+    def advance(self, tally: Tally) -> None:
+        data = self.connection.recv(65536)
         if not data:
             raise OSError("the connection was closed")
-        buffer = lane.buffer + data
+        buffer = self._buffer + data
         split = buffer.find(b"\r\n\r\n")
         if split < 0:
-            lane.buffer = buffer
-            return True
+            self._buffer = buffer
+            return
         status, length = parse_head(buffer[: split + 2])
         if len(buffer) - split - 4 < length:
-            lane.buffer = buffer
-            return True
+            self._buffer = buffer
+            return
         now = time.perf_counter()
         if status != 200:
             raise OSError(f"status {status}")
-        tally.count(lane.sent, now)
-        lane.buffer, lane.sent = b"", now
-        lane.connection.setblocking(True)
-        lane.connection.sendall(request)
-        lane.connection.setblocking(False)
-        return True
-    except ssl.SSLWantReadError:
-        return True  # a record of TLS itself
-    except (OSError, ValueError) as exc:
-        tally.errors.append(str(exc))
-        return False
+        tally.count(self._sent, now)
+        self._buffer, self._sent = b"", now
+        send(self.connection, self._request)
 
 
 def _at(values: list[float], share: float) -> float:
