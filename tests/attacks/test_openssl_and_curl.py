@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.conftest import Bed
+from tests.support.listening import free_port
 from tests.support.origin import Seen
 from tests.support.shop import needs
 from tests.support.waiting import wait_until
@@ -53,8 +54,7 @@ def test_early_data_is_taken_by_a_server_that_wants_it(tmp_path: Path) -> None:
     subprocess.run(
         [openssl, "req", "-x509", *new, "-keyout", key, "-out", certificate], check=True, capture_output=True
     )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     serve = [openssl, "s_server", "-accept", address, "-key", key, "-cert", certificate, "-early_data"]
     with subprocess.Popen(serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as server:
         try:

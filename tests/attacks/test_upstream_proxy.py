@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import wsproto.events
 
 from tests.support.connectproxy import ConnectProxy
 from tests.support.gateway import ROOT, LiveGateway, read_reply
+from tests.support.listening import free_port
 from tests.support.origin import Origin, Pki
 
 pytestmark = pytest.mark.gateway
@@ -445,8 +445,7 @@ networkPolicies:
     ],
 )
 def test_a_gateway_that_is_its_own_proxy_does_not_loop(tmp_path: Path, route: str, scheme: str, status: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     origin = Origin()
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "gateway.yaml").write_text(LOOP.format(route=route.format(origin=origin.port)))

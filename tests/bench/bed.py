@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +15,9 @@ from tests.bench import processes
 from tests.bench.client import HOST, Way
 from tests.bench.load import Seen
 from tests.support.gateway import LiveGateway
+from tests.support.listening import free_port
 from tests.support.origin import Pki
 
-START_LIMIT_S = 30.0
 # A load is what the limits of a run are there to slow down.
 UNTHROTTLED = {"decisions": 1e9, "decisions_per_s": 1e9, "log_bytes": 1e15, "log_bytes_per_s": 1e12}
 
@@ -83,8 +80,7 @@ class Bed:
         options of it, such as "connection_strategy=lazy".
         """
         confdir = self.folder / "mitmproxy"
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         process = processes.start(
             [
                 str(Path(sys.executable).with_name("mitmdump")),
@@ -97,7 +93,7 @@ class Bed:
             log=self.folder / "mitmdump.log",
         )
         try:
-            self._wait_for(port, process)
+            processes.wait_for_port(port, process, "mitmdump", self.folder / "mitmdump.log")
             ca = str(confdir / "mitmproxy-ca-cert.pem")
             yield Target("bare mitmdump", Way(f"127.0.0.1:{port}", self.port, ca), process.pid)
         finally:
@@ -176,15 +172,3 @@ class Bed:
             path = f"/v{number % 7}/(users|repos|orgs)/[^/]+/item{number}(/.*)?"
             lines.append(f"      - {{action: ALLOW, method: GET, path: '{path}'}}")
         return "\n".join(lines) + "\n"
-
-    def _wait_for(self, port: int, process: subprocess.Popen[str]) -> None:
-        deadline = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < deadline:
-            if process.poll() is not None:
-                raise RuntimeError(f"mitmdump ended early: {(self.folder / 'mitmdump.log').read_text()}")
-            try:
-                socket.create_connection(("127.0.0.1", port), 0.2).close()
-                return
-            except OSError:
-                time.sleep(0.05)
-        raise RuntimeError("mitmdump did not open its port")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDS_DOCKER = "needs the docker command, to compare with: Debian's and Ubuntu's package docker.io or docker-cli"
+START_LIMIT_S = 30.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -53,6 +56,21 @@ def pin(pid: int, cpus: set[int]) -> None:
     """Keep a process, and the threads that it makes from now on, on some processors."""
     with suppress(ProcessLookupError):
         os.sched_setaffinity(pid, cpus)
+
+
+def wait_for_port(port: int, process: subprocess.Popen[str], name: str, log: Path) -> None:
+    """Return once a process takes connections at a port of 127.0.0.1. Raises RuntimeError when
+    it takes too long, and with the end of its log when it ends before."""
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"{name} ended early: {log.read_text()[-500:]}")
+        try:
+            socket.create_connection(("127.0.0.1", port), 0.2).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise RuntimeError(f"{name} did not open its port")
 
 
 def stop(process: subprocess.Popen[str]) -> None:

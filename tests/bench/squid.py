@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +18,10 @@ from pathlib import Path
 
 from impyard.certs.authority import CERT_FILE, KEY_FILE, ensure_authority
 from tests.bench import processes
-from tests.bench.bed import START_LIMIT_S, Bed, Target
+from tests.bench.bed import Bed, Target
 from tests.bench.client import HOST, Way
 from tests.bench.table import Row
+from tests.support.listening import free_port
 
 NEEDS = "needs the Debian package squid-openssl"
 HELPERS = ("/usr/lib/squid/security_file_certgen", "/usr/libexec/squid/security_file_certgen")
@@ -84,7 +83,7 @@ def squid(
         raise RuntimeError(NEEDS)
     with tempfile.TemporaryDirectory(prefix="impyard-squid-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        port = _free_port()
+        port = free_port()
         authority = ensure_authority(folder / "ca")
         (folder / "allow").write_text("\n".join(allow) + "\n")
         (folder / "hosts").write_text("".join(f"{address} {host}\n" for host, address in (hosts or {}).items()))
@@ -104,7 +103,7 @@ def squid(
         command = [program, "-N", "-f", str(folder / "squid.conf")]
         process = processes.start(command, cpus or processes.measured_cpu(), log=output)
         try:
-            _wait_for(port, process, output)
+            processes.wait_for_port(port, process, "squid", output)
             yield Squid(port, process.pid, authority.cert_path, folder / "access.jsonl")
         finally:
             processes.stop(process)
@@ -160,21 +159,3 @@ def _give_away(folder: Path) -> int | None:
     for path in (folder, *folder.rglob("*")):
         os.chown(path, user.pw_uid, user.pw_gid)
     return user.pw_uid
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-def _wait_for(port: int, process: subprocess.Popen[str], output: Path) -> None:
-    deadline = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RuntimeError(f"squid ended early: {output.read_text()[-500:]}")
-        try:
-            socket.create_connection(("127.0.0.1", port), 0.2).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise RuntimeError("squid did not open its port")

@@ -17,6 +17,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.certs.authority import ensure_authority
 from tests.gateway.conftest import POLICY, Bed
 from tests.support.gateway import ROOT, LiveGateway
+from tests.support.listening import free_port
 from tests.support.origin import Origin, Pki
 
 pytestmark = pytest.mark.gateway
@@ -166,8 +167,7 @@ def test_control_without_the_guard_the_same_exception_lets_the_request_out(tmp_p
     ours, theirs = socket.socketpair()
     ours.close()
     theirs.close()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     confdir = tmp_path / "conf"
     mitmdump = Path(sys.executable).with_name("mitmdump")
     options = ["--set", f"confdir={confdir}", "--ssl-insecure", "-q"]

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,14 +17,10 @@ import pytest
 
 from impyard.box.attacks.bed import chosen
 from tests.attacks.conftest import Mitmdump
+from tests.support.listening import free_port
 
 pytestmark = pytest.mark.gateway
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class Proof:

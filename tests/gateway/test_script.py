@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.gateway import ROOT
+from tests.support.listening import free_port
 from tests.support.origin import Origin, Pki
 
 pytestmark = pytest.mark.gateway
@@ -32,8 +32,7 @@ SCRIPT = ROOT / "addon" / "script.py"
 
 
 def start(tmp_path: Path, *, policy: Path, script: Path = SCRIPT) -> tuple[subprocess.Popen[bytes], int]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    port = free_port()
     settings = [f"confdir={tmp_path / 'conf'}", f"impyard_policy={policy}", f"impyard_runs={tmp_path / 'runs'}"]
     options = [word for setting in settings for word in ("--set", setting)]
     program = [str(Path(sys.executable).with_name("mitmdump")), "-q", "-s", str(script), *options]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from tests.gateway.conftest import POLICY, Bed
 from tests.gateway.test_protocols import Http2, WebSocket
 from tests.support.gateway import LiveGateway, read_reply
+from tests.support.listening import free_port
 from tests.support.origin import Origin, Pki
 
 pytestmark = pytest.mark.gateway
@@ -166,8 +166,7 @@ def test_a_failure_does_not_tell_the_box_an_address(bed: Bed) -> None:
 
 def test_an_origin_that_is_back_is_asked_again_on_the_same_connection(tmp_path: Path, pki: Pki) -> None:
     context = pki.context("a.test")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    port = free_port()
     gateway = LiveGateway(tmp_path, POLICY.format(a=port, plain=1, ca=pki.ca_path))
     request = b"GET /pub/x HTTP/1.1\r\nHost: a.test\r\n\r\n"
     try:

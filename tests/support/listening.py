@@ -19,6 +19,12 @@ from http.server import ThreadingHTTPServer
 QUEUE = 512
 
 
+def free_port() -> int:
+    """A port of 127.0.0.1 at which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 class Listening:
     """Calls `taken` with each connection, in the thread that accepts, until `close`. It owns the listener."""
 

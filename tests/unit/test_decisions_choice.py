@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -24,16 +24,13 @@ from impyard.runner.decisions.outcomes import Failures, Row, failures
 from impyard.runner.decisions.summary import summed_up
 from impyard.runner.decisions.view import follow_log
 from impyard.runner.decisions.when import moment
+from tests.support import called
 
 RUN = "20260101-000000-aaaa"
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
+class Result(called.Result):
     @property
     def paths(self) -> str:
         """The last letter of each path that is shown."""

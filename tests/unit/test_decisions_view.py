@@ -16,7 +16,7 @@ import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -31,21 +31,13 @@ from impyard.runner.decisions.outcomes import Outcome
 from impyard.runner.decisions.table import Table
 from impyard.runner.decisions.view import rows_of
 from impyard.runner.project import RunPaths
+from tests.support.called import Command, Result
 
 RUN, OTHER = "20260101-000000-aaaa", "20260101-000001-bbbb"
 POLICY = "sha256:" + "a" * 64
 ALLOW = Decision(Verdict.ALLOW, "rule", rule="ALLOW POST /v1/messages", at="policies/gateway.yaml:12")
 DENY = Decision(Verdict.DENY, "no-rule", nearest=Nearest("policies/gateway.yaml:31", "method"))
 UNLISTED = Decision(Verdict.DENY, "unlisted-host")
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
 
 
 @pytest.fixture

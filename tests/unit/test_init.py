@@ -7,27 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import impyard as package
 from impyard.addon.policy import load_policy
 from impyard.runner import cli
+from tests.support.called import Command, Result
 
 ROOT = Path(str(package.__file__)).parent.parent
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
 
 
 @pytest.fixture

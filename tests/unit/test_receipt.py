@@ -5,28 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.receipt import EXITS, Receipt, read_receipt
-
-
-def receipt(**changes: Any) -> Receipt:
-    values: dict[str, Any] = {
-        "run": "20261129-120000-ab12",
-        "project": "/p",
-        "workspace": "/p/w",
-        "model": "demo/demo",
-        "started": "2026-11-29T12:00:00.000Z",
-        "impyard": "0.1.0",
-        "runner_pid": 7,
-        "runner_start": "1",
-        "runner_space": "s",
-        "ceiling_s": 60.0,
-    }
-    return Receipt(**{**values, **changes})
+from impyard.runner.receipt import EXITS, read_receipt
+from tests.support.receipts import receipt
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -23,16 +23,12 @@ from impyard.runner.decisions.logfiles import Log, only, rotated
 from impyard.runner.report import agent as report_agent
 from impyard.runner.report import requests as report_requests
 from impyard.runner.report.style import CSS
-from tests.support import manydecisions
+from tests.support import called, manydecisions
 from tests.support.recorded import ALLOW, DENY, RUN, UNLISTED, Recorded, call, request, said, usage
 from tests.unit.test_markup import HOSTILE, Parsed
 
 
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
+class Result(called.Result):
     @property
     def page(self) -> Parsed:
         assert self.status == 0, self.err

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -22,15 +22,10 @@ from impyard.runner import cli, doctor, tally
 from impyard.runner.decisions import check, logread, packed, rotation, summary
 from impyard.runner.decisions.logfiles import Log, open_log, rotated, stamp_of
 from impyard.runner.text import size_text
+from tests.support.called import Result
 from tests.support.recorded import ALLOW, UNLISTED, Recorded, request
 
 FIRST, SECOND = "20260101-000000-aaaa", "20260102-000000-bbbb"
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
 
 
 @pytest.fixture

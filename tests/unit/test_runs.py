@@ -14,11 +14,10 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -28,15 +27,7 @@ from impyard.runner.columns import cells
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
 from impyard.runner.receipt_parts import first_line
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
+from tests.support.called import Command, Result
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -390,16 +390,6 @@ def test_a_damaged_or_open_vault_is_an_error_of_every_command(
     shown = call(*args, stdin=b"y")
     assert shown.status == 1
     assert "damaged" in shown.all
-
-
-@pytest.fixture
-def ring(tmp_path: Path) -> Iterator[PlaintextKeyring]:
-    before = keyring_package.get_keyring()
-    ring = PlaintextKeyring()
-    ring.file_path = str(tmp_path / "keyring.cfg")
-    keyring_package.set_keyring(ring)
-    yield ring
-    keyring_package.set_keyring(before)
 
 
 def test_a_keyring_is_used_when_the_user_asks_for_it(

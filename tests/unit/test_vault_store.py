@@ -485,16 +485,6 @@ def test_one_refresh_at_a_time_among_threads_too(vault: Vault) -> None:
 # The system's keyring.
 
 
-@pytest.fixture
-def ring(tmp_path: Path) -> Iterator[PlaintextKeyring]:
-    before = keyring_package.get_keyring()
-    ring = PlaintextKeyring()
-    ring.file_path = str(tmp_path / "keyring.cfg")
-    keyring_package.set_keyring(ring)
-    yield ring
-    keyring_package.set_keyring(before)
-
-
 def test_with_a_keyring_the_file_holds_no_secret_and_callers_see_no_difference(
     vault: Vault, ring: PlaintextKeyring
 ) -> None:

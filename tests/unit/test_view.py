@@ -16,6 +16,7 @@ from impyard.runner.outcome import parse_event
 from impyard.runner.receipt import Receipt
 from impyard.runner.text import visible
 from impyard.runner.view import HumanView, JsonView, make_view
+from tests.support import receipts
 
 
 class Screen:
@@ -58,22 +59,9 @@ def denial(**changes: Any) -> dict[str, Any]:
 
 
 def receipt(**changes: Any) -> Receipt:
-    values: dict[str, Any] = {
-        "run": "20261129-120000-ab12",
-        "project": "/p",
-        "workspace": "/p/runs/20261129-120000-ab12/workspace",
-        "model": "demo/demo",
-        "started": "2026-11-29T12:00:00.000Z",
-        "impyard": "0.1.0",
-        "runner_pid": 7,
-        "runner_start": "1",
-        "runner_space": "s",
-        "ceiling_s": 60.0,
-        "exit_reason": "finished",
-        "duration_s": 3.21,
-        "decisions": {"allowed": 2, "denied": 0, "denied_hosts": {}},
-    }
-    return Receipt(**{**values, **changes})
+    ended = {"exit_reason": "finished", "duration_s": 3.21}
+    counts = {"allowed": 2, "denied": 0, "denied_hosts": {}}
+    return receipts.receipt(**{**ended, "decisions": counts, **changes})
 
 
 def test_text_appears_as_it_is_streamed_and_once() -> None:
