@@ -209,7 +209,7 @@ def _run(root: Path, log: Path, run: str | None, *, log_may_know: bool) -> tuple
     try:
         return runs.resolve(root, run), None
     except runs.UnknownRun as exc:
-        if not run or not (log_may_know or knows(log, run)):
+        if run in ("", "last") or not (log_may_know or knows(log, run)):
             raise
         return run, exc
 

@@ -15,7 +15,7 @@ from impyard.runner.decisions import outcomes
 from impyard.runner.decisions.lines import Selection
 from impyard.runner.decisions.outcome_stream import rows_with_outcomes
 from impyard.runner.decisions.outcomes import Row
-from impyard.runner.decisions.view import say_left_out, warn_of_damage
+from impyard.runner.decisions.view import say_left_out, say_nothing, warn_of_damage
 from impyard.runner.text import visible
 
 DECISION = ("id", "run", "scheme", "host", "port", "path", "query", "reason", "rule", "at")
@@ -33,20 +33,25 @@ _BEGUN = re.compile(r"""([;|]["'\s]*)(?=[=+@\uff1d\uff0b\uff0d\uff20-])""")
 def write_csv(log: Path, selection: Selection, count: int | None = None) -> None:
     """Print what is meant, oldest first; with `count` its last ones only."""
     found = rows_with_outcomes(log, outcomes.path_beside(log), selection)
-    write_table(HEAD, map(_cells, found if count is None else iter(deque(found, maxlen=min(count, sys.maxsize)))))
+    rows = found if count is None else iter(deque(found, maxlen=min(count, sys.maxsize)))
+    written = write_table(HEAD, map(_cells, rows))
     warn_of_damage(selection, log)
+    if not written and count != 0:
+        say_nothing(selection, log)
     say_left_out(selection)
 
 
-def write_table(head: Sequence[str], records: Iterable[Iterable[Any]]) -> None:
-    """Print records as CSV (RFC 4180) with cells that no spreadsheet obeys."""
+def write_table(head: Sequence[str], records: Iterable[Iterable[Any]]) -> int:
+    """Print records as CSV (RFC 4180) with cells that no spreadsheet obeys. How many."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     records = iter(records)
     first = list(itertools.islice(records, 1))  # before the heading, since the log may be none that can be read
     writer.writerow(head)
-    for record in itertools.chain(first, records):
+    count = 0
+    for count, record in enumerate(itertools.chain(first, records), 1):  # noqa: B007
         writer.writerow(map(cell, record))
     sys.stdout.flush()
+    return count
 
 
 def cell(value: Any) -> Any:

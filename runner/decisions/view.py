@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,7 @@ from impyard.runner import proofs
 from impyard.runner.decisions import logread, outcomes, removed
 from impyard.runner.decisions import read as decisions_read
 from impyard.runner.decisions.lines import Entry, Selection, parse
-from impyard.runner.decisions.logfiles import DAMAGE, Log
+from impyard.runner.decisions.logfiles import DAMAGE, Log, rotated
 from impyard.runner.decisions.outcomes import Row
 from impyard.runner.decisions.read import short_id
 from impyard.runner.policy import cmd as policy_cmd
@@ -33,9 +34,7 @@ def show(log: Path, selection: Selection, *, count: int, following: bool, as_jso
     """Print the last `count` wanted lines of `log`, then, if `following`, each new one until Ctrl-C."""
     found = decisions_read.open_for(log, selection)
     if found is None and not following:
-        gone = removed.words(log)
-        text = f"no decisions: {visible(gone)}" if gone else f"no decisions yet: {log} does not exist"
-        click.echo(wrapped(text, columns_of(sys.stderr), "  ") if gone else text, err=True)
+        say_nothing(selection, log)
         return
     if found is None:
         _show_page(log, None, 0, [], selection, count, following=True, as_json=as_json)
@@ -74,6 +73,8 @@ def _show_page(
         if older:
             click.echo(f"only the newest {count}: -n {10 * count} shows more", err=True)
         if following:
+            if not rows and count:
+                click.echo(wrapped(_waiting(selection, log), columns_of(sys.stderr), "  "), err=True)
             selection.failed = None  # what comes now may fail yet
             follow_log(log, size, selection, emit, failures, rows, found=found)
         elif not rows and not as_json:
@@ -227,9 +228,35 @@ def _already_said(_path: Path, _what: str) -> None:
 
 
 def say_nothing(selection: Selection, log: Path) -> None:
-    """Say on stderr that there is nothing to show."""
-    click.echo(nothing(selection), err=True)
-    removed.say(log)
+    """Say on stderr that there is nothing to show, and why."""
+    gone = removed.words(log)
+    if is_there(log):
+        click.echo(nothing(selection), err=True)
+        removed.say(log)
+    else:
+        text = f"no decisions: {visible(gone)}" if gone else none_yet(log)
+        click.echo(wrapped(text, columns_of(sys.stderr), "  "), err=True)
+
+
+def is_there(log: Path) -> bool:
+    """Whether there is any file of a log. One in a folder that cannot be read counts as there."""
+    try:
+        return os.path.lexists(log) or bool(rotated(log))
+    except OSError:
+        return True
+
+
+def none_yet(log: Path) -> str:
+    """What to say in a project without any run."""
+    return as_typed(f'no decisions yet in {visible(str(log.parent.parent))}; `impyard run "…"` makes some')
+
+
+def _waiting(selection: Selection, log: Path) -> str:
+    """What is waited for where there is nothing to show yet, and how that ends."""
+    so_far = nothing(selection) if is_there(log) else none_yet(log)
+    if not so_far.endswith(" yet") and is_there(log):
+        so_far += " so far"
+    return f"{so_far}. Waiting for {'them' if selection.narrows or selection.run else 'the first'}; Ctrl-C ends it"
 
 
 def nothing(selection: Selection) -> str:

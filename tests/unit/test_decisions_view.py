@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -300,6 +301,49 @@ def test_json_gives_the_logs_own_lines(project: Path, decisions: Command) -> Non
     write(project, RUN, (ALLOW, request()), (DENY, request(path="/x")))
     assert decisions("--json").out == log_path(project).read_text()
     assert [json.loads(line)["verdict"] for line in decisions("--json", "--denied").out.splitlines()] == ["deny"]
+
+
+@pytest.mark.parametrize("args", [(), ("-n", "all"), ("--json",), ("--csv",), ("--summary",), ("--denied",)], ids=str)
+def test_somebody_new_is_told_what_makes_decisions(project: Path, decisions: Command, args: tuple[str, ...]) -> None:
+    shutil.rmtree(project / "runs")
+    result = decisions(*args)
+    words = " ".join(result.err.split())
+    assert result.status == 0, "no decision is no fault"
+    assert f'no decisions yet in {project}; `impyard run "…"` makes some' == words
+    assert result.out.count("\n") == ("--csv" in args), "but for the heading of a table"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((), 'no decisions yet in {}; `impyard run "…"` makes some. Waiting for the first; Ctrl-C ends it'),
+        (("--denied",), 'no decisions yet in {}; `impyard run "…"` makes some. Waiting for them; Ctrl-C ends it'),
+        (("-n", "0"), ""),
+    ],
+)
+def test_following_says_what_it_waits_for(
+    project: Path, decisions: Command, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], words: str
+) -> None:
+    def stop(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    shutil.rmtree(project / "runs")
+    monkeypatch.setattr("impyard.runner.decisions.view.follow_log", stop)
+    result = decisions("--follow", *args)
+    assert (result.status, result.out, " ".join(result.err.split())) == (0, "", words.format(project))
+    (project / "runs").mkdir()
+    write(project, RUN, (ALLOW, request()))
+    result = decisions("--follow", "--run", RUN, "--host", "b.test")
+    assert (
+        result.err == f"no decisions of run {RUN} that these options ask for so far. Waiting for them; Ctrl-C ends it\n"
+    )
+    assert decisions("--follow").err == ""
+
+
+def test_the_last_run_is_not_waited_for_where_there_is_none(project: Path, decisions: Command) -> None:
+    shutil.rmtree(project / "runs")
+    result = decisions("--follow", "--run", "last")
+    assert (result.status, "there are no runs in" in result.err) == (1, True)
 
 
 def test_no_log_and_an_empty_log_are_said_and_no_error(project: Path, decisions: Command) -> None:
