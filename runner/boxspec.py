@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner import defaults
 from impyard.runner.agent import Agent
 from impyard.runner.plan import Plan
 from impyard.runner.project import RunPaths
@@ -51,8 +52,6 @@ TRUST_VARIABLES = (
 )
 
 MIB = 1024 * 1024
-DEFAULT_MEMORY = 4096 * MIB
-DEFAULT_CPUS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +71,10 @@ def limits_for(plan: Plan, *, cpus: int, memory: int) -> Limits:
         raise ImpyardError(f"--cpus {plan.cpus:g}: this machine has {cpus}", hint="ask for less")
     if plan.memory is not None and memory and plan.memory > memory:
         raise ImpyardError(f"--memory: this machine has only {memory // MIB} MiB", hint="ask for less")
+    usual = defaults.MEMORY_GIB * 1024 * MIB
     return Limits(
-        cpus=plan.cpus or min(DEFAULT_CPUS, cpus),
-        memory=plan.memory or min(DEFAULT_MEMORY, memory or DEFAULT_MEMORY),
+        cpus=plan.cpus or min(defaults.CPUS, cpus),
+        memory=plan.memory or min(usual, memory or usual),
         pids=plan.pids,
         ceiling_s=plan.ceiling_s,
     )

@@ -27,6 +27,7 @@ import click
 from impyard.addon.errors import ImpyardError
 from impyard.runner.decisions.tend import tend
 from impyard.runner.options import project_option
+from impyard.runner.policy.place import policy_option
 from impyard.runner.project import POLICY, find_root
 from impyard.runner.text import columns_of, visible, wrapped
 from impyard.runner.typed import as_typed, command_line
@@ -46,17 +47,11 @@ TEND_S = 60.0  # between two looks at the logs' size
 @click.option(
     "--listen", default=LISTEN, show_default=True, metavar="HOST:PORT", help="A loopback address; port 0: any."
 )
-@click.option(
-    "--policy",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="FILE",
-    help=f"Instead of {POLICY}. May be given again.",
-)
+@policy_option
 @project_option
 @click.option("--json", "as_json", is_flag=True, help="Show the decisions as JSON lines.")
 @click.option("--inject", "inject", is_flag=True, help="Put the vault's credentials on requests, for all who connect.")
-def gateway(listen: str, policy: tuple[Path, ...], project: Path | None, as_json: bool, inject: bool) -> int:
+def gateway(listen: str, policies: tuple[Path, ...], project: Path | None, as_json: bool, inject: bool) -> int:
     """Judge requests on 127.0.0.1:7300 until Ctrl-C, for tools outside of a box.
 
     Shows each decision as it is made; they are recorded in runs/decisions.jsonl like those of a run. An allowed
@@ -70,10 +65,10 @@ def gateway(listen: str, policy: tuple[Path, ...], project: Path | None, as_json
     """
     host, port = parse_listen(listen)
     root = find_root(project)
-    files = [Path(os.path.abspath(path)) for path in policy] or [root / POLICY]
+    files = [Path(os.path.abspath(path)) for path in policies] or [root / POLICY]
     for file in files:
         if not file.exists():
-            hint = "check the path given to --policy" if policy else "`impyard init` writes a commented one"
+            hint = "check the path given to --policy" if policies else "`impyard init` writes a commented one"
             raise ImpyardError(f"there is no policy at {file}", hint=hint)
     status, name = serve(root, files, host, port, as_json=as_json, inject=inject)
     click.echo(f"the judge has ended; {command_line('decisions', '--run', name, project=project)}", err=True)

@@ -37,7 +37,8 @@ class Step:
 @click.option(
     "--project",
     type=click.Path(path_type=Path),
-    help="The folder to write into (default: the project that this folder is in, else git's top level, else here).",
+    metavar="DIR",
+    help="The folder to write into. Default: the project that this folder is in, else git's top level, else here.",
 )
 @click.option("--force", is_flag=True, help="Replace an edited policy with the shipped one, and keep a copy.")
 def init(project: Path | None, force: bool) -> int:

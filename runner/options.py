@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 project_option = click.option(
-    "--project", type=click.Path(path_type=Path), help="The project's folder (default: found from here)."
+    "--project", type=click.Path(path_type=Path), metavar="DIR", help="The project's folder. Default: found from here."
 )
 run_option = click.option(
     "--run",

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from impyard.runner import defaults
 from impyard.runner.agent import Agent
 from impyard.runner.resumed import Resumed
 
 if TYPE_CHECKING:
     from impyard.runner.clone.make import Clone
-
-DEFAULT_PIDS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Plan:
     clone: Clone | None = None
     cpus: float | None = None
     memory: int | None = None
-    pids: int = DEFAULT_PIDS
+    pids: int = defaults.PIDS
     image: str | None = None
     allowed: tuple[Path, ...] = ()
     listeners: tuple[tuple[str, int], ...] = ()

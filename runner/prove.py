@@ -26,6 +26,7 @@ from impyard.runner.enclosure import Enclosure
 from impyard.runner.options import project_option
 from impyard.runner.outside import Claim, as_object
 from impyard.runner.plan import Plan
+from impyard.runner.policy.place import policy_option
 from impyard.runner.project import find_root, policy_files
 from impyard.runner.receipt_parts import add_closed
 from impyard.runner.removal import remove_tree
@@ -51,14 +52,8 @@ NAMED = ", ".join(f"{key} ({name})" for key, name in GROUPS.items())
 
 @click.command()
 @project_option
-@click.option(
-    "--policy",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="FILE",
-    help="Instead of the project's. May be given again.",
-)
-@click.option("--image", help="Prove this image instead of impyard's own.")
+@policy_option
+@click.option("--image", metavar="NAME", help="Prove this image instead of impyard's own.")
 @click.option("--json", "as_json", is_flag=True, help="The claims as one JSON document.")
 @click.option("--deep", is_flag=True, help="Also make hundreds of attempts to get past the judge.")
 @click.option(
@@ -68,10 +63,15 @@ NAMED = ", ".join(f"{key} ({name})" for key, name in GROUPS.items())
     help=f"With --deep: only these, of {NAMED}. May be given again.",
 )
 @click.option("--proxy", metavar="URL", help="With --deep: make them against this proxy instead, without a box.")
-@click.option("--ca", type=click.Path(path_type=Path, exists=True), help="The authority that --proxy signs with.")
+@click.option(
+    "--ca",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="FILE",
+    help="The certificate of the authority that --proxy signs with.",
+)
 def prove(
     project: Path | None,
-    policy: tuple[Path, ...],
+    policies: tuple[Path, ...],
     image: str | None,
     as_json: bool,
     deep: bool,
@@ -91,7 +91,7 @@ def prove(
 
     if ((proxy or group) and not deep) or (ca and not proxy):
         raise click.UsageError("--proxy and --group go with --deep, and --ca with --proxy")
-    if deep and policy:
+    if deep and policies:
         raise click.UsageError("--deep brings a policy of its own: leave --policy away")
     began = time.monotonic()
     try:
@@ -110,7 +110,7 @@ def prove(
             root = find_root(project)
             plan = Plan(
                 root=root,
-                policies=(bench.policy,) if bench else policy_files(root, policy, None),
+                policies=(bench.policy,) if bench else policy_files(root, policies, None),
                 ceiling_s=CEILING_S,
                 mode="prove",
                 image=image,

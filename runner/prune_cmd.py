@@ -22,14 +22,20 @@ MAX_DAYS = 36500
 
 @click.command("prune")
 @project_option
-@click.option("--older-than", "days", type=Number(MAX_DAYS, zero=True), metavar="DAYS", help="Runs that began earlier.")
-@click.option("--keep", type=Whole(0), metavar="N", help="All but the N newest.")
+@click.option(
+    "--older-than",
+    "days",
+    type=Number(MAX_DAYS, zero=True),
+    metavar="DAYS",
+    help="Only runs that began more than so many days ago.",
+)
+@click.option("--keep", type=Whole(0), metavar="N", help="Only runs that are not among the N newest.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def prune(project: Path | None, days: float | None, keep: int | None, yes: bool) -> int:
     """Remove the folders of ended runs.
 
-    The workspaces in them go too: what the agents wrote is gone then. With both options, only runs that both would
-    remove.
+    The workspaces in them go too: what the agents wrote is gone then. One of --older-than and --keep is needed; with
+    both, a run goes when both say so.
 
     A running run is never removed, nor are the logs with its decisions: `impyard decisions rotate` is for those.
 

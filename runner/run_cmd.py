@@ -21,11 +21,12 @@ EXAMPLE = '`impyard run "write 4 to answer.txt"`'
 def run(prompt: tuple[str, ...], prompt_file: IO[bytes] | None, interactive: bool, **given: Any) -> int:
     """Run the agent in a locked box on PROMPT.
 
-    The prompt may also come from standard input (a pipe, or `-`). Its files land in runs/<id>/workspace.
+    The prompt may also come from standard input (a pipe, or `-`). The agent writes into
+    runs/<id>/workspace, unless --workspace names another folder.
 
     \b
-    impyard run --model demo "write 4 to answer.txt"    without a key
-    impyard run --prompt-file task.md --ceiling 10   at most ten minutes
+    impyard run --model demo "write 4 to answer.txt"   without a key
+    impyard run --prompt-file task.md --ceiling 10     at most ten minutes
 
     Exit status: 0 the agent did its work, 1 it ended with an error, 2 wrong usage, 124 ceiling,
     125 refused to start, 126 lost its gateway, 130 interrupted, 137 out of memory.

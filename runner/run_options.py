@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner import defaults
 from impyard.runner.amounts import Number, Whole
+from impyard.runner.policy.place import policy_option
 
 MAX_CEILING_MIN = 7 * 24 * 60
-CEILING_MIN = 30.0
-INTERACTIVE_CEILING_MIN = 480.0  # a person at it ends it; the ceiling is for who forgets
 MAX_TYPED = 100 * 1024  # bytes: a prompt that is typed is an argument of pi's, and Linux takes 128 KiB in one
 MIN_MEMORY = 64 * 1024**2
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -66,12 +66,18 @@ WORKSPACE = click.option(
     help="An existing folder for the agent to work in. Default: a new one in runs/.",
 )
 CLONE = (
-    click.option("--clone", is_flag=True, help="Let the agent work on a clone of the project: its committed files."),
-    click.option("--with-changes", is_flag=True, help="What is not committed is in the clone too, ignored files not."),
-    click.option("--with-history", is_flag=True, help="The commits before are in the clone too, with what they hold."),
+    click.option(
+        "--clone", is_flag=True, help="Let the agent work on a clone of the project, with the files that are committed."
+    ),
+    click.option(
+        "--with-changes", is_flag=True, help="With --clone: put in what is not committed too, but no ignored files."
+    ),
+    click.option(
+        "--with-history", is_flag=True, help="With --clone: put in the earlier commits too, and all that they hold."
+    ),
 )
 LEARN = click.option(
-    "--learn", is_flag=True, help="At the end, suggest rules for what was denied. It is denied all the same."
+    "--learn", is_flag=True, help="Suggest rules at the end for what was denied; this changes no decision of the run."
 )
 # Those of `run` and `runs resume`, in the order of the help.
 _PLACES = (
@@ -81,16 +87,9 @@ _PLACES = (
         is_flag=True,
         help="Open pi's own terminal UI in the box; PROMPT, if there is one, is typed first.",
     ),
-    click.option("--prompt-file", type=click.File("rb"), help="Read the prompt from a file."),
+    click.option("--prompt-file", type=click.File("rb"), metavar="FILE", help="Read the prompt from a file."),
     click.option("--project", type=_FILE, metavar="DIR", help="The project that the box may read."),
-    click.option(
-        "--policy",
-        "policies",
-        type=_FILE,
-        multiple=True,
-        metavar="FILE",
-        help="Judge by this file instead of policies/gateway.yaml; later files win. May be given again.",
-    ),
+    policy_option,
 )
 _REST = (
     click.option(
@@ -99,30 +98,35 @@ _REST = (
         type=_FILE,
         multiple=True,
         metavar="PATH",
-        help="Show the agent this file of the project although it holds a secret. May be given again.",
+        help="Show the agent this file or folder as it is, although it holds a secret. May be given again.",
     ),
     click.option(
         "--model",
         metavar="PROVIDER/MODEL",
-        help="The model, or `demo`. Default: that of your pi settings; of a resumed run, its own.",
+        help="The model, or `demo`. Default: that of your pi settings; for a resumed run, the one it had.",
     ),
     click.option(
         "--ceiling",
         type=Number(MAX_CEILING_MIN),
         metavar="MINUTES",
-        help="End the run after this time, whatever it does. Default: 30, and 480 with -i.",
+        help="End the run after this time, whatever it does. "
+        f"Default: {defaults.CEILING_MIN:g}, with -i {defaults.INTERACTIVE_CEILING_MIN:g}.",
     ),
-    click.option("--cpus", type=Number(4096), metavar="N", help="Processors for the box. Default: 2."),
-    click.option("--memory", type=Memory(), metavar="SIZE", help="Memory for the box, swap included. Default: 4g."),
+    click.option("--cpus", type=Number(4096), metavar="N", help=f"Processors for the box. Default: {defaults.CPUS:g}."),
+    click.option(
+        "--memory",
+        type=Memory(),
+        metavar="SIZE",
+        help=f"Memory for the box, swap included. Default: {defaults.MEMORY_GIB}g.",
+    ),
     click.option(
         "--pids",
         type=Whole(32, 1_000_000),
-        default=512,
-        show_default=True,
+        default=defaults.PIDS,
         metavar="N",
-        help="Processes in the box, at least 32.",
+        help=f"Most processes in the box, 32 or more. Default: {defaults.PIDS}.",
     ),
-    click.option("--image", metavar="NAME", help="Another image for the box, with impyard's relay in it."),
+    click.option("--image", metavar="NAME", help="Another image for the box; it must have impyard's relay in it."),
     click.option("--json", "as_json", is_flag=True, help="Print pi's events instead of a view for people."),
 )
 
@@ -158,7 +162,7 @@ def carry_out(prompt: bytes, *, as_json: bool, ceiling: float | None, interactiv
 
             view = make_interactive(view)
             size = view.size()
-        minutes = ceiling or (INTERACTIVE_CEILING_MIN if interactive else CEILING_MIN)
+        minutes = ceiling or (defaults.INTERACTIVE_CEILING_MIN if interactive else defaults.CEILING_MIN)
         options = Options(prompt=prompt, ceiling_s=minutes * 60, terminal=size, **given)
         try:
             return run(options, view, version(), spawned)

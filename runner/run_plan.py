@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.store import Vault, default_dir
 from impyard.certs.authority import data_dir
+from impyard.runner import defaults
 from impyard.runner.agent import choose_agent
-from impyard.runner.plan import DEFAULT_PIDS, Plan
+from impyard.runner.plan import Plan
 from impyard.runner.project import check_root, check_workspace, find_root, policy_files
 from impyard.runner.resumed import Resumed
 from impyard.runner.terminal.uisettings import ui_settings
@@ -37,10 +38,10 @@ class Options:
     with_changes: bool = False
     with_history: bool = False
     model: str | None = None
-    ceiling_s: float = 1800.0
+    ceiling_s: float = defaults.CEILING_MIN * 60
     cpus: float | None = None
     memory: int | None = None
-    pids: int = DEFAULT_PIDS
+    pids: int = defaults.PIDS
     image: str | None = None
     allowed: Sequence[Path] = ()
     learn: bool = False

@@ -110,7 +110,11 @@ def _imported(store: Vault, found: Found, by_name: bool, keyring: bool | None) -
 @click.argument("name")
 @click.argument("value", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.option("--field", metavar="F", help="Store a further value under this name, for templates with {F}.")
-@click.option("--provider", metavar="P", help="The provider whose keys it looks like, and whose logins it renews.")
+@click.option(
+    "--provider",
+    metavar="P",
+    help="Whose key or login it is, where that is not NAME: the stand-in looks like one, a login is renewed there.",
+)
 @click.option("--oauth", is_flag=True, help="Read a login: a JSON object with `access`, `refresh` and `expires`.")
 @_keyring
 def set_command(

@@ -54,6 +54,26 @@ def test_it_fits_any_terminal_and_breaks_no_word(path: str, capsys: pytest.Captu
         assert "\x1b" not in text
 
 
+def test_a_value_has_a_name_of_ours_and_the_same_one_in_every_command() -> None:
+    names: dict[str, set[str]] = {}
+    for path, command in EVERY.items():
+        for param in command.params:
+            if isinstance(param, click.Option) and not param.is_flag and not isinstance(param.type, click.Choice):
+                assert param.metavar, f"{path} {param.opts[0]}: metavar="
+                names.setdefault(max(param.opts, key=len), set()).add(param.metavar)
+    differing = {option for option, found in names.items() if len(found) > 1}
+    assert differing == {"--host", "--older-than"}, "a host or its URL; days or an age such as 90d"
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_each_option_says_what_it_does_in_a_sentence(path: str) -> None:
+    for param in EVERY[path].params:
+        if isinstance(param, click.Option):
+            assert re.fullmatch(r"[A-Z`].*[.](  \[default: .*\])?", param.help or ""), (
+                f"{path} {param.opts[0]}: {param.help}"
+            )
+
+
 def test_control_clicks_own_layout_does_not_fit(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
