@@ -107,17 +107,22 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 def parse(text: bytes) -> Entry | None:
     """The decision that a log line holds, or None when the line is damaged."""
+    return parsed(text, _DECODER, Entry)
+
+
+def parsed[T: Entry](text: bytes, decoder: msgspec.json.Decoder[T], kind: type[T]) -> T | None:
+    """The decision that a log line holds, as the decoder's kind, or None when the line is damaged."""
     try:
-        return _DECODER.decode(text)
+        return decoder.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return _with_half_characters(text) if _HALF in text else None
+        return _with_half_characters(text, kind) if _HALF in text else None
 
 
-def _with_half_characters(text: bytes) -> Entry | None:
+def _with_half_characters[T: Entry](text: bytes, kind: type[T]) -> T | None:
     """The decision of a line with a lone surrogate in it, as the judge writes it for a byte of no UTF-8: json takes
     it, msgspec does not. A box must not be able to hide a request so."""
     try:
-        return msgspec.convert(json.loads(text), Entry)
+        return msgspec.convert(json.loads(text), kind)
     except (msgspec.ValidationError, ValueError, RecursionError):
         return None
 

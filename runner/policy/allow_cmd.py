@@ -248,12 +248,21 @@ def _rule_at(policy: Policy, file: str, line: int) -> str:
 
 
 def _refused(apart: Apart, asked: Recorded | None) -> ImpyardError:
+    from impyard.runner.policy.recorded import encoded
+
     what = apart.what if asked is None else _named(asked)
     if apart.reason == "rule":
         which = asked.id if asked is not None and asked.id else what
         return ImpyardError(
             f"{apart.at} denies {_short(what)} on purpose",
             hint=f"`impyard policy allow {which} --over-deny` puts an exception below that rule, or edit it yourself",
+        )
+    if apart.reason == "malformed" and asked is not None and not asked.path.isascii():
+        url = encoded(asked)
+        form = f"have it sent so, and allow this: `impyard policy allow {asked.method} {url}`"
+        return ImpyardError(
+            f"no rule is written for {what}: bytes of its path are not percent-encoded, which no rule can allow",
+            hint=form if url else "nor are they UTF-8: have another path asked for",
         )
     return _no_rule(apart.reason, what)
 

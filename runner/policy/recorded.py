@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
-from impyard.runner.decisions.lines import Selection
+from impyard.runner.decisions.lines import Selection, parsed
 from impyard.runner.decisions.read import lines
 from impyard.runner.policy.asked import Asked
 from impyard.runner.policy.replay import Recorded
 
+_AS_THEY_ARE = "".join(map(chr, range(0x21, 0x7F)))
 _DECODER = msgspec.json.Decoder(Recorded)
 
 
 def recorded(line: bytes) -> Recorded | None:
     """What a log line says, or None when the line is damaged."""
-    try:
-        return _DECODER.decode(line)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
+    return parsed(line, _DECODER, Recorded)
 
 
 def decisions(log: Path, selection: Selection) -> Iterator[Recorded]:
@@ -62,6 +61,15 @@ def url_of(asked: Recorded) -> str:
 def key_of(asked: Recorded) -> tuple[str, str]:
     """What an exact rule tells apart: the method, and the URL without its query."""
     return asked.method, url_of(asked)
+
+
+def encoded(asked: Recorded) -> str | None:
+    """The URL without its query as it must be sent, with the path percent-encoded; None for one whose bytes are no
+    UTF-8, which are ambiguous in that form too."""
+    try:
+        return f"{asked.scheme}://{asked.authority}{quote(asked.path, safe=_AS_THEY_ARE)}"
+    except UnicodeEncodeError:  # a lone surrogate stands for such a byte
+        return None
 
 
 def upgrade_of(asked: Recorded) -> str:

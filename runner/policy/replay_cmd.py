@@ -161,19 +161,16 @@ class Tally:
 
 def replayed(log: Path, selection: Any, policy: Any) -> Tally:
     """What becomes of the selected decisions of a log under a policy. Raises ImpyardError for a log it cannot read."""
-    import msgspec
-
     from impyard.runner.decisions import read as decisions_read
     from impyard.runner.decisions.pathshape import shape
-    from impyard.runner.policy.replay import Recorded, Replay
+    from impyard.runner.policy.recorded import recorded
+    from impyard.runner.policy.replay import Replay
 
-    decode = msgspec.json.Decoder(Recorded).decode
     judged_again = Replay(policy)
     tally = Tally()
     for line in decisions_read.lines(log, selection):
-        try:
-            entry = decode(line.text)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        entry = recorded(line.text)
+        if entry is None:
             selection.entry(line)  # counts the damage
             continue
         if not selection.wants(entry):

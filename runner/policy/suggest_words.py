@@ -27,7 +27,7 @@ ADVICE = {
     "not-http": "no rule can allow it: only plain HTTP is forwarded",
     "upgrade": "no rule can allow it: no other protocol is forwarded",
     "body-limit": "raise `max_body` of the rule, where that is meant",
-    "malformed": "no rule can allow it: the request itself is broken",
+    "malformed": "no rule can allow it: the request itself is broken, as one with raw bytes in its path is",
     "secret-in-request": "no rule should: bind the credential to the host by `inject` there, or find out who sent it",
     "credential-unavailable": "store the credential anew: `impyard vault list` shows what there is",
     "too-large": "no rule can allow it: the request has to be smaller",

@@ -220,6 +220,27 @@ def test_own_checks_and_an_empty_or_damaged_log_are_no_trouble(project: AskedPro
     assert (status, out) == (0, "") and "2 damaged lines" in err
 
 
+def test_raw_bytes_in_a_path_hide_no_request_and_it_is_said_what_to_do(project: AskedProject, told: Any) -> None:
+    """The judge denies them; no rule, in whatever form, allows what is no UTF-8."""
+    paths = [raw.decode("utf-8", "surrogateescape") for raw in (b"/caf\xc3\xa9", b"/caf\xe9")]
+    ids = [project.ask("GET", "https://b.example.org/", path=path) for path in paths]
+    lines = project.log.read_bytes().splitlines()[-2:]
+    assert [b"malformed" in line for line in lines] == [True, True] and b"\\udce9" in lines[1]
+    hints = "`impyard policy allow GET https://b.example.org/caf%C3%A9`", "nor are they UTF-8"
+    for id, hint in zip(ids, hints, strict=True):
+        status, _, err = told("allow", id, "--yes")
+        words = " ".join(err.split())
+        assert (status, hint in words) == (1, True), err
+        assert "bytes of its path are not percent-encoded, which no rule can allow" in words
+    assert project.policy.read_text() == POLICY
+    assert told("allow", "GET", "https://b.example.org/caf%C3%A9", "--yes")[0] == 0, "the way that was named"
+    assert allowed(project, "GET", "https://b.example.org/caf%C3%A9")
+    assert told("allow", "GET", "https://b.example.org/caf%E9", "--yes")[0] == 1
+    [apart] = [each for each in document(told)["apart"] if each["reason"] == "malformed"]
+    assert apart["count"] == 2
+    assert "unchanged: 2 decisions (0 allow, 2 deny)" in told("replay")[1]
+
+
 def test_text_of_a_request_cannot_pose_as_yaml_or_reach_a_terminal(
     project: AskedProject, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
