@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from impyard.runner.decisions.table import Table
 from impyard.runner.decisions.view import rows_of
 from impyard.runner.project import RunPaths
 from tests.support.called import Command, Result
+from tests.support.reading import reads_little
 
 RUN, OTHER = "20260101-000000-aaaa", "20260101-000001-bbbb"
 POLICY = "sha256:" + "a" * 64
@@ -280,9 +280,8 @@ def test_only_the_end_of_the_outcomes_is_read(project: Path, decisions: Command)
         file.seek(0, os.SEEK_END)
         file.write(b"\n" + old)
     write_outcomes(project, (f"{RUN}.1", 200, None))  # that of the other is missing
-    began = time.monotonic()
-    assert [fields(line)[7] for line in decisions().out.splitlines()] == ["200", "-"]
-    assert time.monotonic() - began < 5
+    with reads_little():
+        assert [fields(line)[7] for line in decisions().out.splitlines()] == ["200", "-"]
 
 
 def test_denied_run_and_count_choose_the_lines(project: Path, decisions: Command) -> None:
@@ -687,6 +686,7 @@ def test_the_table_has_no_colours_where_they_are_not_wanted(project: Path, monke
 
 
 def test_follow_shows_new_decisions_at_once_and_ends_with_ctrl_c(project: Path) -> None:
+    assert logread.POLL_S < 0.5
     log = DecisionLog(log_path(project), RUN)
     log.write(ALLOW, request(path="/old"), POLICY)
     process = subprocess.Popen(
@@ -701,9 +701,7 @@ def test_follow_shows_new_decisions_at_once_and_ends_with_ctrl_c(project: Path) 
         assert "/old" in process.stdout.readline()
         for number in range(3):
             log.write(DENY, request(path=f"/new{number}"), POLICY)
-            began = time.monotonic()
-            assert f"/new{number}" in process.stdout.readline()
-            assert time.monotonic() - began < 2
+            assert f"/new{number}" in process.stdout.readline(), "shown although nothing follows it"
         log.write(ALLOW, request(path="/fails"), POLICY)
         assert fields(process.stdout.readline())[1] == "allow"
         write_outcomes(project, (f"{RUN}.5", None, "no answer"))
@@ -735,9 +733,8 @@ def test_the_last_page_of_a_huge_log_reads_only_its_end(project: Path, decisions
         file.truncate(20 * 10**9)
         file.seek(0, os.SEEK_END)
         file.write(b"\n" + whole)
-    began = time.monotonic()
-    result = decisions()
-    assert time.monotonic() - began < 5
+    with reads_little():
+        result = decisions()
     assert result.out.count("\n") == 50
 
 
