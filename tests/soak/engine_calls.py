@@ -16,12 +16,26 @@ from tests.support.engineproxy import Fault, engine_proxy
 from tests.support.ownengine import OwnEngine
 from tests.support.project import Project
 
-LIMIT_S = 4  # instead of a minute, for an engine that does not answer
+LIMIT_S = 4  # instead of a minute, for what nobody will answer; all else may take its time on a busy machine
 HURRIED = f"""\
+import re
 import sys
+import requests
 from impyard.runner import engine, stage
 from impyard.runner.__main__ import main
-engine.ANSWER_LIMIT_S = engine.GONE_LIMIT_S = stage.END_LIMIT_S = {LIMIT_S}
+
+call, how = sys.argv[1:3]
+del sys.argv[1:3]
+send = requests.Session.send
+
+def hurried(self, request, **options):
+    asked = request.method + " " + re.sub("^/v[0-9.]+", "", request.path_url)
+    return send(self, request, **options | ({{"timeout": {LIMIT_S}}} if re.search(call, asked) else {{}}))
+
+if how == "hang":
+    requests.Session.send = hurried
+elif how == "dead":
+    engine.GONE_LIMIT_S = stage.END_LIMIT_S = {LIMIT_S}
 sys.exit(main())
 """
 # All that a run asks of its engine, in order. A run whose box has started has a receipt.
@@ -34,10 +48,14 @@ CEILING_MIN = "0.5"
 
 
 class HurriedProject(Project):
-    """Its impyard does not wait long for an engine."""
+    """Its impyard does not wait long for an engine at its `fault`."""
+
+    fault: Fault | None = None
 
     def command(self, *args: str) -> list[str]:
-        return [sys.executable, "-P", "-c", HURRIED, *args]
+        if self.fault is None:
+            return super().command(*args)
+        return [sys.executable, "-P", "-c", HURRIED, self.fault.call, self.fault.how, *args]
 
 
 def faults(hows: tuple[str, ...] = HOWS) -> list[Fault]:
@@ -54,8 +72,9 @@ def attempt(fault: Fault, own: OwnEngine) -> list[str]:
             project.clean()
 
 
-def _attempt(project: Project, fault: Fault, own: OwnEngine) -> Iterator[str]:
+def _attempt(project: HurriedProject, fault: Fault, own: OwnEngine) -> Iterator[str]:
     began = time.monotonic()
+    project.fault = fault
     with engine_proxy(fault=fault, engine=own.host) as proxy:
         process = project.start(
             *("run", "--model", "demo", "--ceiling", CEILING_MIN, "write 4 to answer.txt"),
@@ -65,6 +84,7 @@ def _attempt(project: Project, fault: Fault, own: OwnEngine) -> Iterator[str]:
             result = project.finish(process)
         finally:
             proxy.release()
+            project.fault = None
         if not proxy.broken:
             yield f"the call was never made: {proxy.calls}"
     if fault.call in BEFORE:
