@@ -84,10 +84,10 @@ def test_a_watch_does_not_grow_with_each_renewal() -> None:
     for _ in range(30):
         login = a_login("c")
         tokens.append(login.access)
-        started = time.perf_counter()
+        started = time.thread_time()
         watch.learn(login)
         watch.tripwire().look(b"nothing", ())
-        took.append(time.perf_counter() - started)
+        took.append(time.thread_time() - started)
         stars = watch.mask(login, [login.access]).whole(login.access.encode())
         assert stars == b"*" * len(login.access)
         assert login.access not in (watch.clean_text(f"it said {login.access}") or "")
