@@ -89,14 +89,9 @@ def test_a_killed_gateway_ends_the_box(project: Project) -> None:
 
 
 def test_the_ceiling_holds_although_the_gateway_stands_still(project: Project) -> None:
-    process = project.start(
-        "run",
-        "--model",
-        "demo",
-        "--ceiling",
-        "0.1",
-        WAITING.replace("sleep", "curl -sS https://open.test/ > out; sleep"),
-    )
+    asking = WAITING.replace("sleep", "curl -sS https://open.test/ > out; sleep")
+    ceiling = f"{project.ceiling_in_mid_run(2) / 60:.3f}"
+    process = project.start("run", "--model", "demo", "--ceiling", ceiling, asking)
     project.started_file("there")
     gateway = project.gateway()
     os.kill(gateway, signal.SIGSTOP)

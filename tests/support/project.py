@@ -199,6 +199,16 @@ class Project:
         """`impyard run --model demo` on these lines of a prompt."""
         return self.impyard("run", "--model", "demo", *args, "\n".join(prompt), **options)
 
+    def ceiling_in_mid_run(self, work_s: float) -> float:
+        """A ceiling in seconds that an agent reaches at work: it has begun by then, and done what takes it `work_s`.
+
+        It begins a few seconds after its box, or half a minute on a machine that others use: so long as a whole run
+        takes now, twice.
+        """
+        whole = self.demo("run: true")
+        assert whole.code == 0, whole
+        return 2 * whole.seconds + work_s
+
     def on_terminal(self, *args: str) -> tuple[subprocess.Popen[bytes], int]:
         """Start `impyard` on a terminal of its own: the process and the terminal's other end. The caller closes it."""
         terminal, theirs = pty.openpty()
