@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ from impyard.addon.errors import ImpyardError
 from impyard.addon.reasons import REASONS
 from impyard.runner import proofs, runs
 from impyard.runner.amounts import Whole
-from impyard.runner.decisions import outcomes
+from impyard.runner.decisions import logread, outcomes, removed
 from impyard.runner.decisions.lines import Selection
 from impyard.runner.decisions.logfiles import open_log
-from impyard.runner.decisions.read import page
+from impyard.runner.decisions.read import NEAR_BYTES, page
 from impyard.runner.decisions.when import EXAMPLES, When
 from impyard.runner.lazygroup import Entry, LazyGroup
 from impyard.runner.options import project_option, run_option
 from impyard.runner.project import find_root
+from impyard.runner.text import visible
 
 PAGE = 50
 EVERY = 10**12  # more than there can be
@@ -209,9 +211,16 @@ def _run(root: Path, log: Path, run: str | None, *, log_may_know: bool) -> tuple
     try:
         return runs.resolve(root, run), None
     except runs.UnknownRun as exc:
-        if run in ("", "last") or not (log_may_know or knows(log, run)):
+        if run in ("", "last"):
             raise
-        return run, exc
+        if len(run) == runs.END_CHARS and (whole := ending_in(log, run)):
+            return whole, None
+        gone = removed.words(log)
+        unknown = runs.UnknownRun(f"there is no run {run!r} in {root} any more, or there never was", hint=gone)
+        fault = unknown if gone else exc
+        if not (log_may_know or knows(log, run)):
+            raise fault from exc
+        return run, fault
 
 
 def knows(log: Path, run: str) -> bool:
@@ -221,3 +230,24 @@ def knows(log: Path, run: str) -> bool:
         return False
     with found:
         return bool(page(found, 1, Selection(run)))
+
+
+def ending_in(log: Path, end: str) -> str | None:
+    """The run of the log whose id ends so, for those whose folders were pruned. Raises ImpyardError when that means
+    more than one of those near the newest."""
+    found: dict[str, int] = {}
+    everything = Selection()
+    needle = f"-{end}".encode("utf-8", "surrogateescape")
+    with open_log(log) or nullcontext() as opened:
+        for line in logread.from_end(opened, needles=(needle,)) if opened is not None else ():
+            if found and next(iter(found.values())) - line.offset > NEAR_BYTES:
+                break
+            entry = everything.entry(line) if needle in line.text else None
+            if entry is not None and entry.run.endswith(f"-{end}"):
+                found.setdefault(entry.run, line.offset)
+                if len(found) > 1:
+                    raise ImpyardError(
+                        f"{end!r} means more than one run",
+                        hint=f"give more of its id: {', '.join(map(visible, found))}",
+                    )
+    return next(iter(found), None)

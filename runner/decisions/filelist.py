@@ -29,11 +29,14 @@ _PLACE = re.compile(rb'"run":"([^"\\]{1,200})","seq":([0-9]{1,18}),')  # as the 
 
 class Known(NamedTuple):
     """sizes: bytes of the text of each file that there should be. removed: files that were removed on purpose, and the
-    lines in them. ends: of runs in those, the number and hash of the last line that went."""
+    lines in them. ends: of runs in those, the number and hash of the last line that went. last_file: which of them held
+    that line. when: the time at which each was removed, as the log writes times."""
 
     sizes: dict[str, int]
     removed: dict[str, int]
     ends: dict[str, tuple[int, str]]
+    last_file: dict[str, str]
+    when: dict[str, str]
 
 
 class FileList:
@@ -58,7 +61,7 @@ class FileList:
 
     def read(self) -> Known:
         """What is noted. Lines that are damaged are left out. Raises ImpyardError when it cannot be read."""
-        known = Known({}, {}, {})
+        known = Known({}, {}, {}, {}, {})
         found = open_file(self._path)
         if found is None:
             return known
@@ -100,6 +103,9 @@ def _take(record: dict[str, Any], known: Known, runs: Path) -> None:
     for run, (seq, last) in dict(record.get("ends", {})).items():
         if _count(seq) > known.ends.get(run, (0, ""))[0]:
             known.ends[run] = (seq, str(last))
+            known.last_file[run] = name
+    if isinstance(ts := record.get("ts"), str):
+        known.when[name] = ts
 
 
 def _count(value: object) -> int:

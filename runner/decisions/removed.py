@@ -19,8 +19,9 @@ def files(known: Known, log: Path) -> dict[str, int]:
     return {name: count for name, count in known.removed.items() if name.startswith(f"{log.stem}-")}
 
 
-def words(log: Path, known: Known | None = None) -> str:
-    """How much of a log was removed on purpose, and by what; nothing where nothing was, or that cannot be read."""
+def words(log: Path, known: Known | None = None, run: str | None = None) -> str:
+    """How much of a log was removed on purpose, and by what; of a run, where more is known of that. Nothing where
+    nothing was, or that cannot be read."""
     if known is None:
         from impyard.runner.decisions.filelist import FileList  # it loads the judge, which the views do without
 
@@ -28,6 +29,8 @@ def words(log: Path, known: Known | None = None) -> str:
             known = FileList(log.parent).read()
         except ImpyardError:
             return ""
+    if run is not None and (known_of_run := of_run(known, run)):
+        return known_of_run
     gone = files(known, log)
     if not gone:
         return ""
@@ -37,9 +40,20 @@ def words(log: Path, known: Known | None = None) -> str:
     return as_typed(f"{lines} in {count}{last} {verb} removed by `impyard decisions rotate --older-than`")
 
 
-def say(log: Path, known: Known | None = None) -> None:
+def of_run(known: Known, run: str) -> str:
+    """How much of a run was removed on purpose, by what and when; nothing where nothing of it is known to be."""
+    if run not in known.ends:
+        return ""
+    count, _ = known.ends[run]
+    day = known.when.get(known.last_file.get(run, ""), "")[:10]
+    verb, on = "was" if count == 1 else "were", f" on {day}" if day else ""
+    what = f"{counted(count, 'line')} of run {run} {verb} removed by `impyard decisions rotate --older-than`{on}"
+    return as_typed(what)
+
+
+def say(log: Path, known: Known | None = None, run: str | None = None) -> None:
     """Note it on stderr, where there is anything to say."""
-    if text := words(log, known):
+    if text := words(log, known, run):
         import click  # the rest is also for those who print nothing
 
         click.echo(wrapped(f"note: {visible(text)}", columns_of(sys.stderr), "  "), err=True)

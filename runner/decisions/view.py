@@ -229,10 +229,10 @@ def _already_said(_path: Path, _what: str) -> None:
 
 def say_nothing(selection: Selection, log: Path) -> None:
     """Say on stderr that there is nothing to show, and why."""
-    gone = removed.words(log)
+    gone = removed.words(log, run=selection.run)
     if is_there(log):
         click.echo(nothing(selection), err=True)
-        removed.say(log)
+        removed.say(log, run=selection.run)
     else:
         text = f"no decisions: {visible(gone)}" if gone else none_yet(log)
         click.echo(wrapped(text, columns_of(sys.stderr), "  "), err=True)

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import struct
 import sys
 import zlib
@@ -448,3 +449,45 @@ def test_what_failed_is_found_without_reading_on_when_there_is_no_more(
     monkeypatch.setattr(logread, "BLOCK_BYTES", 500)
     assert len(call("--failed").out.splitlines()) == 1
     assert {path.name.split("-")[0] for path in read} == {"outcomes"}
+
+
+def test_a_run_is_found_by_its_end_where_only_packed_files_know_it(
+    files: list[Path], call: Callable[..., Result], tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "runs" / FIRST)
+    call("rotate")
+    assert rotated(tmp_path / "runs" / "decisions.jsonl")[-1].is_packed
+    for run in (FIRST, FIRST[:10], "aaaa"):
+        result = call("--run", run, "-n", "500")
+        assert (result.status, len(result.out.splitlines())) == (0, 90), run
+    assert call("--verify", "--run", "aaaa").status == 0
+    result = call("--run", "cccc")
+    assert (result.status, "there is no run 'cccc' in" in result.err, "any more" in result.err) == (1, True, False)
+    other = Recorded(tmp_path, "20260103-000000-aaaa")
+    other.decide(UNLISTED, request())
+    shutil.rmtree(other.paths.folder)
+    result = call("--run", "aaaa")
+    assert result.status == 1 and "'aaaa' means more than one run" in result.err
+    assert FIRST in result.err and other.run in result.err
+
+
+def test_of_a_run_whose_lines_were_removed_it_is_said_that_they_were_and_when(
+    files: list[Path], call: Callable[..., Result], tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "runs" / FIRST)
+    call("rotate")
+    assert call("rotate", "--older-than", "0", "--yes").status == 0
+    for args in ((), ("--summary",), ("--csv",), ("-n", "all")):
+        result = call("--run", "bbbb", *args)
+        words = " ".join(result.err.split())
+        told = f"90 lines of run {SECOND} were removed by `impyard decisions rotate --older-than` on "
+        assert result.status == 0 and f"{told}{datetime.now(UTC):%Y-%m-%d}" in words, words
+    for run in (FIRST, "aaaa"):
+        result = call("--run", run)
+        words = " ".join(result.err.split())
+        assert (result.status, f"there is no run '{run}'" in words, "any more, or there never was" in words) == (
+            1,
+            True,
+            True,
+        )
+        assert "180 older lines in 3 files" in words
