@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Callable, Collection
 
 from impyard.runner.clone.git import Entry
-from impyard.runner.secretfiles.kinds import HEAD_BYTES, Suspect, is_env, suspect
+from impyard.runner.secretfiles.kinds import Suspect, is_env, suspect
 
 LINK, SUBMODULE = "120000", "160000"
 MAX_PATH = 3000  # bytes: a checkout elsewhere has a longer beginning
@@ -151,7 +151,7 @@ def _is_secret(path: bytes, data: bytes) -> bool:
         return False
     if found.look is None and found.clean is None:
         return True  # whatever it holds
-    if found.look is not None and found.look(data[:HEAD_BYTES]):
+    if found.look is not None and found.look(data[: found.head]):
         return True
     text = data.decode("utf-8", "surrogateescape")
     return found.clean is not None and found.clean(text) != text

@@ -33,6 +33,9 @@ _URL_USER = linear(rb"([A-Za-z][A-Za-z0-9+.-]*://)([^\s/]+)@")
 _VALUE_USER = linear(rb"\A([A-Za-z][A-Za-z0-9+.-]*://)([^/]+)@")  # with blanks in it
 _REFERENCE = linear(rb"\$\{?\w+\}?")
 _TOKEN = linear(rb"[A-Za-z0-9_.%~-]{20,}|(?:gh[a-z]|glpat|npm|pypi|hf)[_-].+")
+_ISSUED = linear(
+    rb"(?:gh[a-z]|github_pat|glpat|npm|pypi|hf|sk|xox[a-z]|hv[sbr]|dckr|dop|AKIA|ya29|lin|eyJ)[_.-]?[A-Za-z0-9_.-]{20,}"
+)
 _HEADING = rb'\[(?:"(?:\\.|[^"\\\n])*"|[^\]"\n])*\]'
 _GIT_FILE = linear(rb"(?im)^[ \t]*\[(?:core|remote|branch|http|credential|url|include|includeif|submodule|lfs|user)\b")
 # A setting with the lines that a backslash joins to it; commented ones too.
@@ -61,8 +64,8 @@ def git_settings(text: str) -> str | None:
     data = _bytes(text)
     if not _GIT_FILE.search(data):
         return text
-    clean = _replaced(_SETTING, _git_setting, _without_users(data))
-    plain = _replaced(_WRITING, lambda _: b"", clean)  # whatever way it is written
+    clean = replaced(_SETTING, _git_setting, _without_users(data))
+    plain = replaced(_WRITING, lambda _: b"", clean)  # whatever way it is written
     if _without_users(plain) != plain or _AUTHORIZATION.search(plain):
         return None
     return _text(clean)
@@ -80,8 +83,8 @@ def git_stores(text: str) -> list[str]:
 
 def npm_settings(text: str) -> str | None:
     """npm's settings, and yarn's older ones, without tokens and passwords; references to variables stay."""
-    data = _replaced(_NPM, lambda found: found[0] if _is_reference(found[2]) else _kept(found), _bytes(text))
-    return _text(_without_users(_replaced(_NPM_KEY, _kept, data)))
+    data = replaced(_NPM, lambda found: found[0] if _is_reference(found[2]) else _kept(found), _bytes(text))
+    return _text(_without_users(replaced(_NPM_KEY, _kept, data)))
 
 
 def yarn_settings(text: str) -> str | None:
@@ -89,13 +92,18 @@ def yarn_settings(text: str) -> str | None:
     data = _bytes(text)
     if any(found[2][:1] in {b"", b">", b"|", b"&", b"*", b"!"} for found in _YARN.finditer(data)):
         return None  # the value stands elsewhere
-    clean = _replaced(_YARN, lambda found: found[0] if _is_reference(found[2]) else found[1] + b'""', data)
+    clean = replaced(_YARN, lambda found: found[0] if _is_reference(found[2]) else found[1] + b'""', data)
     return _text(_without_users(clean))
 
 
-def urls(text: str) -> str | None:
+def urls(text: str) -> str:
     """Any text, without the passwords in URLs."""
     return _text(_without_users(_bytes(text)))
+
+
+def is_token(value: bytes) -> bool:
+    """Whether a value, or its last word, has the form of a token that somebody issued."""
+    return _ISSUED.fullmatch(value.rpartition(b" ")[2]) is not None
 
 
 def _bytes(text: str) -> bytes:
@@ -110,7 +118,8 @@ def _plain(raw: bytes) -> bytes:
     return _bytes(plain_value(_text(raw).lstrip()))
 
 
-def _replaced(pattern: re2._Regexp, change: Callable[[Groups], bytes], data: bytes) -> bytes:
+def replaced(pattern: re2._Regexp, change: Callable[[Groups], bytes], data: bytes) -> bytes:
+    """The data with each match changed."""
     parts: list[bytes] = []
     end = 0
     for found in pattern.finditer(data):
@@ -124,7 +133,7 @@ def _kept(found: Groups) -> bytes:
 
 
 def _without_users(data: bytes) -> bytes:
-    return _replaced(_URL_USER, _without_user, data)
+    return replaced(_URL_USER, _without_user, data)
 
 
 def _without_user(found: Groups) -> bytes:
@@ -151,7 +160,7 @@ def _git_setting(found: Groups) -> bytes:
         or (_SECRET_KEY.search(name) and not name.endswith(b"askpass") and value)
     ):
         return head + key + equals
-    clean = _replaced(_VALUE_USER, _without_user, _without_users(value))
+    clean = replaced(_VALUE_USER, _without_user, _without_users(value))
     if clean == value:
         return found[0]
     for char, written in ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\t", b"\\t"), (b"\b", b"\\b")):

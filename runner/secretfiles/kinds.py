@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from impyard.runner.secretfiles import clean as secretclean
+from impyard.runner.secretfiles import cleansettings
 from impyard.runner.secretfiles.clean import linear
 
 # What is looked at of a file; keys and logins are shorter.
@@ -26,11 +27,13 @@ PACKAGES = frozenset({"node_modules", "bower_components", "site-packages", "dist
 
 class Suspect(NamedTuple):
     """A file that may hold a secret: of which kind. `look` says by its first bytes which kind it is, "" for none;
-    without one the name is enough. `clean` makes the text of a copy without the secret, None when it cannot."""
+    without one the name is enough. `clean` makes the text of a copy without the secret, None when it cannot. `head`:
+    how many first bytes `look` gets."""
 
     kind: str
     look: Callable[[bytes], str] | None = None
     clean: Callable[[str], str | None] | None = None
+    head: int = HEAD_BYTES
 
 
 def is_env(name: str) -> bool:
@@ -63,13 +66,18 @@ def suspect(name: str, folder: str) -> Suspect | None:
         return _NAMES["kubeconfig"]
     if ending == ".csv":
         return _AWS_CSV if name == "rootkey.csv" or name.endswith(("accesskeys.csv", "credentials.csv")) else None
+    if name.startswith("appsettings.") and ending == ".json":
+        return _DOTNET
+    if name.startswith((".env_", ".env-")) or (name.startswith("env.") and ending in _STAGES):
+        return _SETTINGS
     if folder == "keys" and not ending:
         return _KEY
     if found := _ENDINGS.get(ending):
         return found
     if not ending and (name.startswith("id_") or name.endswith(_KEY_NAMES)):
         return _KEY
-    return None
+    # Whatever it is called; but not the objects of git, which are very many.
+    return _BARE_KEY if (not ending or ending in _PLAIN) and len(name) < _HASH else None
 
 
 # -- looks: the kind of secret in a file's first bytes, "" for none ----------------------------------------------------
@@ -91,11 +99,16 @@ _BUNDLE = linear(rb"(?m)^BUNDLE_[A-Z0-9_]+__[A-Z0-9_]+: *[\"']?[^\s\"':/-][^\s\"
 _KUBE = linear(rb"(?m)^[ \t-]*(?:token|password|client-key-data|id-token|refresh-token):[ \t]*[^\s\"']")
 _OVPN = linear(rb"<(?:key|secret|tls-auth|tls-crypt(?:-v2)?|auth-user-pass|pkcs12)>|OpenVPN Static key")
 _WIREGUARD = linear(rb"(?im)^[ \t]*(?:PrivateKey|PresharedKey)[ \t]*=[ \t]*[A-Za-z0-9+/]{43}=")
+_NETRC = linear(rb"(?m)^[ \t]*(?:machine\s+\S+|default)\s+(?:(?:login|user|account|port)\s+\S+\s+)*password\s+\S")
+_HASHED = linear(rb"(?m)^[^\s:#]+:(?:\$(?:apr1|2[abxy]|[156y])\$|\{(?:SHA|SSHA)\})\S{10}")
+_SIGNED_IN = linear(rb"[!-~]{20,}")
 _ACCOUNT_KEY = linear(rb'"private_key"\s*:\s*"-----BEGIN')
 _JSON_MARKS = (
     b"PRIVATE KEY",
     b"client_secret",
     b"refresh_token",
+    b"refreshToken",
+    b"accessToken",
     b'"auths"',
     b'"kty"',
     b'"cookies"',
@@ -104,6 +117,7 @@ _JSON_MARKS = (
 _JSON_MARK = linear(b"|".join(_JSON_MARKS))
 _KEY_MARKS = (b"PRIVATE KEY", b"AGE-SECRET", b"PuTTY")
 _VPN_MARKS = (b"Key", b"key", b"<", b"OpenVPN")
+_SESSION = ("accessToken", "refreshToken")
 _AUTH_KEYS = ("http-basic", "github-oauth", "gitlab-oauth", "gitlab-token", "bearer", "bitbucket-oauth", "tokens")
 
 
@@ -121,6 +135,19 @@ def _key(data: bytes) -> str:
     if b"\0" in data[:64]:
         data = data.replace(b"\0", b"")  # text of 16 bits, as a Windows shell writes it
     return PRIVATE_KEY if _says(data, _KEY_MARKS) and _BLOCK.search(data) else ""
+
+
+def _bare_key(data: bytes) -> str:
+    """One that is nothing but a key: text which speaks of keys has other words first."""
+    return PRIVATE_KEY if _BLOCK.match(data.lstrip()) else ""
+
+
+def _netrc(data: bytes) -> str:
+    return "login" if _NETRC.search(data) else ""
+
+
+def _htpasswd(data: bytes) -> str:
+    return "login" if _HASHED.search(data) else ""
 
 
 def _key_file(data: bytes) -> str:
@@ -183,6 +210,11 @@ def _json(data: bytes) -> str:
     inner = next((content[name] for name in ("installed", "web") if isinstance(content.get(name), dict)), content)
     if any(isinstance(inner.get(name), str) and inner[name] for name in ("client_secret", "refresh_token")):
         return "OAuth credentials"
+    if any(
+        isinstance(word := content.get(name), str) and _SIGNED_IN.fullmatch(word.encode("utf-8", "replace"))
+        for name in _SESSION
+    ):
+        return "login"
     auths = content.get("auths")
     if isinstance(auths, dict) and any(isinstance(entry, dict) and entry for entry in auths.values()):
         return "registry login"
@@ -221,11 +253,22 @@ _WORDS = Suspect("token or password", _word)
 _GIT = Suspect(GIT_SETTINGS, _plain_config, secretclean.git_settings)
 _JSON_SETTINGS = Suspect("secrets in settings", _json_assignments)
 _AWS_CSV = Suspect("AWS credentials", _aws_csv)
+_HTPASSWD = Suspect("login", _htpasswd)
 _KEY_NAMES = ("_rsa", "_dsa", "_ecdsa", "_ed25519", "-rsa", "-ed25519", "_key", "-key", ".key")
 # Most files: that they are none of what follows is found out at once.
 _SOURCE = frozenset(
     {".py", ".js", ".ts", ".tsx", ".jsx", ".go", ".rs", ".c", ".h", ".java", ".rb", ".md", ".css", ".html"}
 )
+_BARE_KEY = Suspect(PRIVATE_KEY, _bare_key, head=256)
+_PLAIN = frozenset({".txt", ".ssh"})
+_HASH = 38  # digits in the name of one of git's objects
+_STAGES = frozenset({".local", ".prod", ".production", ".staging", ".dev", ".development", ".test"})
+_DOTNET = Suspect("secrets in settings", None, cleansettings.dotnet_settings)
+_TOOLS = Suspect("token in settings of tools", None, cleansettings.tool_settings)
+_PROPERTIES = Suspect("secrets in settings", None, cleansettings.properties)
+_MAVEN = Suspect("secrets in settings", None, cleansettings.maven_settings)
+_NETRC_FILE = Suspect("login", _netrc)
+_CARGO = Suspect("registry token", None, cleansettings.cargo_settings)
 _COPIES = frozenset({".bak", ".backup", ".old", ".orig", ".save", ".copy", ".tmp"})
 
 _NAMES: Mapping[str, Suspect] = {
@@ -248,6 +291,19 @@ _NAMES: Mapping[str, Suspect] = {
     **dict.fromkeys((".npmrc", ".yarnrc"), Suspect("registry token", None, secretclean.npm_settings)),
     ".yarnrc.yml": Suspect("registry token", None, secretclean.yarn_settings),
     **dict.fromkeys(("pip.conf", "pip.ini"), Suspect("password in a URL", None, secretclean.urls)),
+    **dict.fromkeys(("pgpass.conf", ".mylogin.cnf"), _LOGIN),
+    **dict.fromkeys(("netrc", ".authinfo"), _NETRC_FILE),
+    **dict.fromkeys(("my.cnf", ".flaskenv"), _SETTINGS),
+    "htpasswd": _HTPASSWD,
+    **dict.fromkeys(
+        ("gradle.properties", "local.properties", "keystore.properties", "key.properties", "signing.properties"),
+        _PROPERTIES,
+    ),
+    **dict.fromkeys(("settings.xml", "ci_settings.xml"), _MAVEN),
+    "nuget.config": Suspect("secrets in settings", None, cleansettings.nuget_settings),
+    **dict.fromkeys(("appsettings.json", "local.settings.json"), _DOTNET),
+    "wp-config.php": Suspect("secrets in settings", None, cleansettings.wordpress_settings),
+    **dict.fromkeys((".mcp.json", "mcp.json", "mcp_config.json", ".claude.json", "claude_desktop_config.json"), _TOOLS),
     "application_default_credentials.json": Suspect("Google credentials"),
     "auth.json": Suspect("login", _auth_json),
     "vault.json": Suspect("impyard's vault", _vault),
@@ -266,6 +322,7 @@ _ENDINGS: Mapping[str, Suspect] = {
     **dict.fromkeys((".tfvars", ".env"), _SETTINGS),
     **dict.fromkeys((".ovpn", ".conf"), Suspect("VPN key", _conf)),
     ".kubeconfig": Suspect("cluster login", _kube),
+    ".htpasswd": _HTPASSWD,
     ".json": Suspect("login", _json),
 }
 # By the folder's name, then the file's; `*` is any other.
@@ -274,16 +331,31 @@ _FOLDERS: Mapping[str, Mapping[str, Suspect]] = {
     ".docker": {"config.json": Suspect("registry login", _json)},
     ".kube": {"config": Suspect("cluster login")},
     ".aws": {"credentials": Suspect("AWS credentials")},
-    ".azure": dict.fromkeys(("accesstokens.json", "msal_token_cache.json", "msal_token_cache.bin"), _LOGIN),
-    ".cargo": dict.fromkeys(("credentials", "credentials.toml"), _TOKEN),
+    ".azure": dict.fromkeys(
+        (
+            *("accesstokens.json", "msal_token_cache.json", "msal_token_cache.bin"),
+            *("service_principal_entries.json", "service_principal_entries.bin"),
+        ),
+        _LOGIN,
+    ),
+    ".cargo": {
+        **dict.fromkeys(("credentials", "credentials.toml"), _TOKEN),
+        **dict.fromkeys(("config", "config.toml"), _CARGO),
+    },
+    "glab-cli": {"config.yml": _SETTINGS},
+    ".config": {"hub": _TOKEN},
+    "pypoetry": {"auth.toml": _LOGIN},
     ".gem": {"credentials": _TOKEN},
     "gh": {"hosts.yml": _TOKEN},
     "gcloud": dict.fromkeys(("credentials.db", "access_tokens.db"), Suspect("Google credentials")),
     "huggingface": {"token": _TOKEN},
     ".pulumi": {"credentials.json": _TOKEN},
     ".fly": {"config.yml": _TOKEN},
-    ".claude": {".credentials.json": Suspect("model credentials")},
-    ".gemini": {"oauth_creds.json": Suspect("model credentials")},
+    ".claude": {
+        ".credentials.json": Suspect("model credentials"),
+        **dict.fromkeys(("settings.json", "settings.local.json"), _TOOLS),
+    },
+    ".gemini": {"oauth_creds.json": Suspect("model credentials"), "settings.json": _TOOLS},
     ".m2": dict.fromkeys(("settings.xml", "settings-security.xml"), _LOGIN),
     ".snowsql": {"config": _LOGIN},
     ".ssh": {**dict.fromkeys(("config", "known_hosts", "authorized_keys"), _NOTHING), "*": _KEY},

@@ -19,7 +19,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner.gitsettings import named_paths
 from impyard.runner.project import check_mountable
 from impyard.runner.secretfiles.clean import git_stores
-from impyard.runner.secretfiles.kinds import ENVIRONMENT, GIT_SETTINGS, HEAD_BYTES, PACKAGES, Suspect, is_env, suspect
+from impyard.runner.secretfiles.kinds import ENVIRONMENT, GIT_SETTINGS, PACKAGES, Suspect, is_env, suspect
 from impyard.runner.text import counted, visible
 
 CHANNEL = "socket or pipe"
@@ -238,7 +238,7 @@ def _look(
         if not is_link:
             yield Found(Path(path), look.kind)
         return
-    limit = MAX_CLEANED_BYTES + 1 if look.clean else HEAD_BYTES
+    limit = MAX_CLEANED_BYTES + 1 if look.clean else look.head
     try:
         data = _head(path, limit)
     except FileNotFoundError:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -184,6 +188,32 @@ SECRETS: dict[str, str | bytes] = {
     "kube_config_cluster.yml": f"users:\n- user:\n    client-key-data: {TOKEN}\n",
     "me_accessKeys.csv": f"Access key ID,Secret access key\nAKIA,{TOKEN}\n",
     "rootkey.csv": f"AWSAccessKeyId=AKIA\nAWSSecretKey={TOKEN}\n",
+    "pgpass.conf": f"db:5432:*:u:{TOKEN}\n",
+    ".mylogin.cnf": b"\0\0\0\0\x14",
+    "netrc": f"machine a.test\n\tlogin b\n\tpassword {TOKEN}\n",
+    ".authinfo": f"machine mail.test login b password {TOKEN}\n",
+    "htpasswd": "ada:$apr1$abcdefgh$abcdefghijklmnopqrstuv\n",
+    "nginx/site.htpasswd": "ada:$2y$05$" + "a" * 53 + "\n",
+    "docker/my.cnf": f"[client]\nuser = a\npassword = {TOKEN}\n",
+    ".flaskenv": f"FLASK_APP=a\nSECRET_KEY={TOKEN}\n",
+    ".env_production": f"DB_PASSWORD={TOKEN}\n",
+    ".env-staging": f"DB_PASSWORD={TOKEN}\n",
+    "env.local": f"DB_PASSWORD={TOKEN}\n",
+    "deploy": BLOCK.format("OPENSSH ", "OPENSSH "),
+    "github-deploy": "\n" + KEY,
+    "server.txt": BLOCK.format("RSA ", "RSA "),
+    "work.ssh": BLOCK.format("OPENSSH ", "OPENSSH "),
+    "backup/key.age.txt": "AGE-SECRET-KEY-1QQ\n",
+    ".config/hub": f"github.com:\n- oauth_token: {TOKEN}\n",
+    ".config/glab-cli/config.yml": f"hosts:\n  gitlab.com:\n    token: {TOKEN}\n",
+    ".config/gh/hosts.yml": f"github.com:\n    oauth_token: {TOKEN}\n",
+    "pypoetry/auth.toml": f'[http-basic.a]\nusername = "a"\npassword = "{TOKEN}"\n',
+    ".azure/service_principal_entries.json": f'[{{"client_id": "a", "client_secret": "{TOKEN}"}}]',
+    ".azure/msal_token_cache.json": "{}",
+    ".config/gcloud/credentials.db": b"SQLite format 3\0",
+    ".aws/sso/cache/0a1b.json": f'{{"startUrl": "https://a.test", "accessToken": "{TOKEN}"}}',
+    ".terraformrc": f'credentials "app.terraform.io" {{\n  token = "{TOKEN}"\n}}\n',
+    ".terraform.d/credentials.tfrc.json": f'{{"credentials": {{"a.test": {{"token": "{TOKEN}"}}}}}}',
     "old/vault.json": f'{{"version": 1, "credentials": {{"a": "{TOKEN}"}}}}',
 }
 # What a project needs and what is public; the names that come near to the ones above.
@@ -227,6 +257,23 @@ HARMLESS: dict[str, str | bytes] = {
     "vault.json": '{"path": "secret/data"}',
     "yarn.lock": "x",
     "libkey.so.1": "x",
+    "netrc": "machine is a word, and password too\n",
+    "htpasswd": "usage: htpasswd [-c] file user\n",
+    "nginx/none.htpasswd": "",
+    "docker/my.cnf": "[mysqld]\nmax_connections = 100\n",
+    ".flaskenv": "FLASK_APP=a\nFLASK_DEBUG=1\n",
+    ".env-cmdrc": '{"dev": {"PORT": 80}}',
+    "env.local": "PORT=80\n",
+    "README": f"Make a key as follows.\n{KEY}",
+    "LICENSE": "MIT\n",
+    "docs/tls.txt": f"A key looks like this:\n{KEY}",
+    "public.txt": "-----BEGIN PUBLIC KEY-----\nMIIB\n",
+    ".git/objects/ab/" + "0" * 38: KEY,
+    ".config/glab-cli/config.yml": "git_protocol: ssh\n",
+    ".azure/azureProfile.json": '{"subscriptions": []}',
+    "locales/de/session.json": '{"accessToken": "Ihr Zugang", "refreshToken": "Erneuern"}',
+    ".terraformrc": 'plugin_cache_dir = "$HOME/.terraform.d/plugin-cache"\n',
+    "conf/credentials.yml.enc": "x--y--z",
     "keys/layout": "qwerty",
     "notes.md~": KEY,
     "node_modules/tls/test/server.key": KEY,
@@ -274,6 +321,128 @@ def test_settings_that_a_project_needs_are_cleaned_wherever_they_are(tmp_path: P
         assert item.clean is not None and TOKEN.encode() not in item.clean and b"\n" in item.clean
 
 
+# Settings that a project needs: the first with a secret, which a copy lacks; the second has none.
+TOOLS = (
+    '{{"mcpServers": {{"a": {{"command": "npx", "args": ["-y", "@a/server", {}], "env": {{{}}}, "headers": {{{}}}}}}}}}'
+)
+NEEDED: dict[str, tuple[str, str]] = {
+    ".mcp.json": (
+        TOOLS.format('"--verbose"', f'"GITHUB_TOKEN": "{TOKEN}", "LEVEL": "debug"', ""),
+        TOOLS.format('"--token", "${A_TOKEN}"', '"GITHUB_TOKEN": "${GITHUB_TOKEN}"', '"Authorization": "Bearer ${A}"'),
+    ),
+    ".cursor/mcp.json": (
+        TOOLS.format('"--verbose"', "", f'"Authorization": "Bearer {TOKEN}"'),
+        TOOLS.format('"a"', "", ""),
+    ),
+    ".vscode/mcp.json": (
+        TOOLS.format(f'"--api-key", "{TOKEN}"', "", ""),
+        TOOLS.format('"--api-key", "${input:a}"', "", ""),
+    ),
+    "claude_desktop_config.json": (
+        TOOLS.format(f'"--token={TOKEN}", "postgres://a:{TOKEN}@db.test/x"', "", ""),
+        TOOLS.format('"postgres://a@db.test/x"', '"PATH": "/usr/local/share/a/very/long/path/to/things"', ""),
+    ),
+    ".claude/settings.json": (f'{{"env": {{"ANTHROPIC_API_KEY": "{TOKEN}"}}}}', '{"env": {"MAX_TOKENS": "100000"}}'),
+    ".cargo/config.toml": (
+        f'[build]\njobs = 4\n[registries.a]\nindex = "sparse+https://a.test/"\ntoken = "{TOKEN}"\n',
+        '[build]\njobs = 4\n[registry]\nglobal-credential-providers = ["cargo:token"]\n',
+    ),
+    "android/gradle.properties": (
+        f"org.gradle.jvmargs=-Xmx2g\nsigning.keyId=24875D73\nsigning.password={TOKEN}\nMAPS_API_KEY={TOKEN}\n",
+        "org.gradle.jvmargs=-Xmx2g\nsigning.secretKeyRingFile=/home/a/secring.gpg\nossrhPassword=${env.OSSRH}\n",
+    ),
+    "ci/settings.xml": (
+        f"<settings><servers><server><id>a</id><password>{TOKEN}</password></server></servers></settings>",
+        "<settings><servers><server><id>a</id><password>${env.TOKEN}</password></server></servers></settings>",
+    ),
+    "NuGet.Config": (
+        "<configuration><packageSourceCredentials><a>"
+        f'<add key="Username" value="a" /><add key="ClearTextPassword" value="{TOKEN}" /></a>'
+        "</packageSourceCredentials>"
+        f'<apikeys><add key="https://a.test" value="{TOKEN}" /></apikeys></configuration>',
+        '<configuration><packageSources><add key="a" value="https://a.test/index.json" /></packageSources>'
+        '<packageSourceCredentials><a><add key="ClearTextPassword" value="%TOKEN%" /></a></packageSourceCredentials>'
+        "</configuration>",
+    ),
+    "api/appsettings.Production.json": (
+        f'{{"ConnectionStrings": {{"A": "Server=db;Uid=sa;Password={TOKEN};"}}, "Jwt": {{"SigningKey": "{TOKEN}"}}}}',
+        '{"Logging": {"LogLevel": {"Default": "Information"}}, "Jwt": {"Authority": "https://a.test", "Secret": ""}}',
+    ),
+    "local.settings.json": (
+        f'{{"Values": {{"AzureWebJobsStorage": "DefaultEndpointsProtocol=https;AccountName=a;AccountKey={TOKEN}=="}}}}',
+        '{"Values": {"AzureWebJobsStorage": "UseDevelopmentStorage=true"}}',
+    ),
+    "wp-config.php": (
+        f"<?php\ndefine( 'DB_NAME', 'a' );\ndefine( 'DB_PASSWORD', '{TOKEN}' );\ndefine('AUTH_KEY', \"{TOKEN}\");\n",
+        "<?php\ndefine( 'DB_PASSWORD', getenv('DB_PASSWORD') );\ndefine('AUTH_KEY', 'put your unique phrase here');\n",
+    ),
+}
+
+
+def meaning(name: str, text: str) -> list[tuple[str, str]]:
+    """What a program reads of settings: places and values."""
+    if name.endswith((".json", ".toml")):
+        found: list[tuple[str, str]] = []
+
+        def walk(at: str, value: Any) -> None:
+            if isinstance(value, dict | list):
+                for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+                    walk(f"{at}/{key}", each)
+            else:
+                found.append((at, str(value)))
+
+        walk("", json.loads(text) if name.endswith(".json") else tomllib.loads(text))
+        return found
+    if name.lower().endswith((".xml", ".config")):
+        return [
+            (f"{each.tag} {key}", value or "")
+            for each in ElementTree.fromstring(text).iter()
+            for key, value in [*each.items(), ("", each.text)]
+        ]
+    split = "=" if name.endswith(".properties") else ","
+    return [(key, value) for key, _, value in (line.partition(split) for line in text.splitlines())]
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_settings_among_other_things_are_shown_without_the_secret(tmp_path: Path, name: str) -> None:
+    secret, none = NEEDED[name]
+    plant(tmp_path, {name: none})
+    assert scan([tmp_path]) == [], "the neighbour"
+    plant(tmp_path, {name: secret})
+    (found,) = scan([tmp_path])
+    assert (found.path, found.how) == (tmp_path / name, "cleaned")
+    assert found.clean is not None and TOKEN.encode() not in found.clean and TOKEN not in found.kind
+    before, after = meaning(name, secret), meaning(name, found.clean.decode())
+    assert [key for key, _ in before] == [key for key, _ in after]
+    changed = [old for (_, old), (_, new) in zip(before, after, strict=True) if old != new]
+    assert changed and all(TOKEN in old for old in changed), "nothing else"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".mcp.json", f'// mine\n{{"a": {{"env": {{"API_TOKEN": "{TOKEN}"}}}}}}'),
+        (".mcp.json", '{"a": ' * 50_000 + f'"token": "{TOKEN}"'),
+        (".cargo/config.toml", f'[registry]\ntoken = """\n{TOKEN}"""\n'),
+        ("gradle.properties", f"signing.password={TOKEN[:20]}\\\n{TOKEN[20:]}\n"),
+        ("settings.xml", "<settings>" + " " * 300_000),
+    ],
+)
+def test_settings_in_another_form_are_covered(tmp_path: Path, name: str, text: str) -> None:
+    plant(tmp_path, {name: text})
+    assert [item.how for item in scan([tmp_path])] == ["covered"]
+
+
+def test_what_an_agent_writes_into_settings_ends_no_run(tmp_path: Path) -> None:
+    odd = ['"\\ud800"', '{"token": "\\ud800aaaaaa"}', "[[[", "1e999", '{"a":' * 900 + "1" + "}" * 900, "\udcff"]
+    for number, text in enumerate(odd):
+        for name in (".mcp.json", "appsettings.json", "settings.xml", "wp-config.php"):
+            place = tmp_path / str(number) / name
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert all(b"aaaaaa" not in (item.clean or b"") for item in scan([tmp_path]))
+
+
 def test_what_cannot_be_cleaned_for_sure_is_covered(tmp_path: Path) -> None:
     plant(tmp_path, {".yarnrc.yml": f"npmAuthToken: >-\n  {TOKEN}\n"})
     plant(tmp_path, {".git/config": REMOTE + "#\n" * 600_000})
@@ -302,14 +471,14 @@ def test_copies_of_settings_and_settings_named_by_settings_are_cleaned_too(tmp_p
 
 def test_names_and_links_of_an_agent_hide_nothing_but_secrets(tmp_path: Path) -> None:
     """An agent may leave links in a workspace: later boxes must not miss what they lead to."""
-    plant(tmp_path, {"src/main.py": "print(1)\n", "policies/gateway.yaml": "x", "real": KEY})
+    plant(tmp_path, {"src/main.py": "print(1)\n", "policies/gateway.yaml": "x", "real.dat": KEY})
     near = {"a.p12": "src/main.py", "id_rsa": "src/main.py", "b.key": "src", ".npmrc": "src/main.py"}
     far = {"c.pem": "policies/gateway.yaml", "d.pem": "/etc/passwd", "e.pem": "nowhere", "f.pem": "f.pem"}
     for name, target in {**near, **far}.items():
         (tmp_path / name).symlink_to(target)
     assert scan([tmp_path]) == []
-    (tmp_path / "g.pem").symlink_to("real")
-    assert [item.path for item in scan([tmp_path])] == [tmp_path / "real"], "the control: a key in another's name"
+    (tmp_path / "g.pem").symlink_to("real.dat")
+    assert [item.path for item in scan([tmp_path])] == [tmp_path / "real.dat"], "the control: a key in another's name"
 
 
 def test_a_file_of_a_gigabyte_is_not_read_through(tmp_path: Path) -> None:
