@@ -100,7 +100,7 @@ class HumanView:
             rule = f": {secret_text(event['secret'])}"
         more = f"; more of these are only counted {self._marks.more}" if self._denials[kind] == SAME_DENIALS else ""
         tail = f" ({event.get('reason')}{rule}{more})"
-        room = max(self._out.columns() - cells(f"{self._marks.no} denied {tail}"), 20)
+        room = max(self._out.columns() - 1 - cells(f"{self._marks.no} denied {tail}"), 20)
         self._out.line(f"{self._marks.no} denied {self._out.fit(what, room)}{tail}", "red")
 
     def note(self, text: str) -> None:

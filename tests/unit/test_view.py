@@ -123,7 +123,7 @@ def test_long_lines_and_long_outputs_are_cut_to_the_terminal(width: int) -> None
     assert all(cells(line) <= width for line in screen.lines)
     assert screen.lines[0].endswith("…")
     assert "88 more lines" in screen.text
-    assert screen.lines[-1].endswith("(no-rule)")
+    assert screen.lines[-1].startswith("✗ denied GET example.com/z") and screen.lines[-1].endswith("… (no-rule)")
 
 
 @pytest.mark.parametrize("width", [80, 160])
