@@ -29,9 +29,9 @@ from impyard.runner.keys.sources import (
     literal,
     read_object,
 )
+from impyard.runner.ownhosts import DEMO_HOST
 from impyard.runner.typed import did_you_mean
 
-DEMO_HOST = "demo-model.impyard.internal"
 SHOWN_IDS = 12
 NO_KEY = "none"  # without any, pi would not even ask
 

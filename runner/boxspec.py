@@ -15,6 +15,7 @@ from typing import Any
 from impyard.addon.errors import ImpyardError
 from impyard.runner import defaults
 from impyard.runner.agent import Agent
+from impyard.runner.ownhosts import probe_host
 from impyard.runner.plan import Plan
 from impyard.runner.project import RunPaths
 from impyard.runner.user import BoxUser
@@ -197,7 +198,7 @@ def relay_config(
 
 def denied_host(box: Box) -> str:
     """The name that no policy allows, which the relay asks for to see that the door denies."""
-    return f"{box.paths.id}.probe.impyard.invalid"
+    return probe_host(box.paths.id)
 
 
 def agent_environment(box: Box) -> dict[str, str]:

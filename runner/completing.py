@@ -27,6 +27,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
+from impyard.runner.ownhosts import is_own
 from impyard.runner.project import find_root
 from impyard.runner.text import visible
 
@@ -36,8 +37,6 @@ ABOUT_CHARS = 60
 RECEIPT_HEAD_BYTES = 64 * 1024  # the prompt stands in it, before all that may be long
 LOG_TAIL_BYTES = 32 * 1024
 MAX_DECISIONS = 20
-# The hosts of impyard's own checks and of its demo model: no table shows them unless it is asked for all.
-OWN_HOSTS = (".impyard.invalid", ".impyard.internal")
 TIMES = {"30m": "", "2h": "", "1d": "", "7d": "", "today": "since midnight, UTC", "yesterday": ""}
 AGES = {"30d": "", "90d": "", "365d": ""}
 _WORD = re.compile(r"[\w@][\w.:/@+-]*")  # what every shell takes for one plain word
@@ -224,7 +223,7 @@ def _newest(context: click.Context) -> list[dict[str, object]]:
         with contextlib.suppress(ValueError, RecursionError):
             entry = json.loads(line)
             is_decision = isinstance(entry, dict) and isinstance(entry.get("id"), str) and "verdict" in entry
-            if is_decision and not str(entry.get("host")).endswith(OWN_HOSTS):
+            if is_decision and not is_own(str(entry.get("host"))):
                 found.append(entry)
     return found
 

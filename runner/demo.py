@@ -27,8 +27,8 @@ from typing import Any
 
 from impyard.addon.errors import ImpyardError
 from impyard.addon.vault.privatefolder import PrivateFolder
-from impyard.runner.agent import DEMO_HOST
 from impyard.runner.keys.sources import DEMO, DEMO_ACCOUNT
+from impyard.runner.ownhosts import DEMO_HOST, DEMO_RULE
 
 INTRODUCTION = "I am impyard's demo model: a script, not a language model."
 ABILITIES = (
@@ -180,7 +180,7 @@ def policy_text(port: int) -> str:
         "    sentinels: pass\n"  # what the agent printed comes with the next call, stand-ins for other hosts too
         "    policies:\n"
         "      - action: ALLOW\n"
-        "        name: demo model\n"
+        f"        name: {DEMO_RULE}\n"
         "        method: POST\n"
         "        path: /v1/messages\n"
     )

@@ -10,13 +10,12 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from impyard.runner.decisions import logread
+from impyard.runner.ownhosts import DEMO_HOST, DEMO_RULE, probe_host
 from impyard.runner.project import RUN_ID
 from impyard.runner.spotted import secret_text
 
 # The canary and the probes are a run's first lines: its agent starts after them.
 OWN_CHECKS = 3
-# As agent and demo name them, which load much more than a reader of the log needs (tests/unit/test_decisions_read.py).
-DEMO_HOST, DEMO_RULE = "demo-model.impyard.internal", "demo model"
 
 
 class Nearest(msgspec.Struct, frozen=True):
@@ -95,7 +94,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         later, and a gateway without a box makes no such checks."""
         if not 0 < self.seq <= OWN_CHECKS:
             return False
-        asked = self.reason == "canary" or self.host == f"{self.run}.probe.impyard.invalid"
+        asked = self.reason == "canary" or self.host == probe_host(self.run)
         return asked and RUN_ID.fullmatch(self.run) is not None
 
     @property

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from impyard.addon.reasons import REASONS
+from impyard.addon.request import CANARY_SUFFIX
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault
 from impyard.runner import completing
 from impyard.runner.cli import main
 from impyard.runner.completion import SCRIPTS
+from impyard.runner.ownhosts import DEMO_HOST, probe_host
 from tests.support.gateway import ROOT
 
 RUNS = ("20260102-030405-00aa", "20260203-040506-00bb")
@@ -126,12 +128,13 @@ def test_what_is_offered(place: Path, capfd: pytest.CaptureFixture[str], line: s
 def test_decisions_are_offered_as_the_table_shows_them(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """impyard's own checks, which it leaves out, are not among them."""
     asked = {"verdict": "deny", "method": "GET", "path": "/"}
-    hosts = (f"{RUNS[0]}.probe.impyard.invalid", "demo-model.impyard.internal", "a.test", "b.test")
+    own = (probe_host(RUNS[0]), f"x{CANARY_SUFFIX}", DEMO_HOST)
+    hosts = (*own, "ollama.impyard.internal", "b.test")
     lines = [{**asked, "id": f"{RUNS[0]}.{n}", "host": host} for n, host in enumerate(hosts, 1)]
     (place / "runs" / "decisions.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert offered("impyard decisions show ", capfd) == ["plain,00aa.4", "plain,00aa.3"]
-    assert offered("impyard policy allow 2026", capfd) == [f"plain,{RUNS[0]}.4", f"plain,{RUNS[0]}.3"]
-    assert offered("impyard decisions --host ", capfd) == ["plain,b.test", "plain,a.test"]
+    assert offered("impyard decisions show ", capfd) == ["plain,00aa.5", "plain,00aa.4"]
+    assert offered("impyard policy allow 2026", capfd) == [f"plain,{RUNS[0]}.5", f"plain,{RUNS[0]}.4"]
+    assert offered("impyard decisions --host ", capfd) == ["plain,b.test", "plain,ollama.impyard.internal"]
 
 
 def test_the_newest_run_is_offered_where_it_has_a_clone(place: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import agent, demo
-from impyard.runner.decisions import lines as decision_lines
 from impyard.runner.decisions import logread
 from impyard.runner.decisions.lines import Selection
 from impyard.runner.decisions.logfiles import Log, open_log
 from impyard.runner.decisions.read import CERTAIN_BYTES, find, page, read, short_id, start_of
+from impyard.runner.ownhosts import DEMO_HOST, DEMO_RULE
 
 RUN = "20260101-000000-aaaa"
 
@@ -187,15 +186,10 @@ def test_an_id_is_found_by_all_of_it_by_its_beginning_and_by_its_end(log: Path) 
 
 
 def test_calls_of_the_demo_model_are_left_out_unless_they_are_asked_for(log: Path) -> None:
-    asked = {"host": agent.DEMO_HOST, "rule": "demo model"}
-    fill(log, [line(1), line(2, **asked), line(3, **asked | DENIED), line(4, host=agent.DEMO_HOST)])
+    asked = {"host": DEMO_HOST, "rule": DEMO_RULE}
+    fill(log, [line(1), line(2, **asked), line(3, **asked | DENIED), line(4, host=DEMO_HOST)])
     selection = Selection(own_checks=False)
     assert [found.entry.path for found in read(log, selection)] == ["/1", "/3", "/4"]
     assert selection.demo == 1
     assert len(paths(log, own_checks=False, hosts=["demo-model.*"])) == 3
     assert len(paths(log)) == 4
-
-
-def test_the_demo_model_is_the_one_that_runs_have() -> None:
-    assert agent.DEMO_HOST == decision_lines.DEMO_HOST
-    assert f"name: {decision_lines.DEMO_RULE}\n" in demo.policy_text(1)

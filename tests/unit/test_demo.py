@@ -16,8 +16,8 @@ from impyard.addon.errors import ImpyardError
 from impyard.addon.judge import Verdict, judge
 from impyard.addon.policy import load_policy
 from impyard.addon.request import Request
-from impyard.runner.agent import DEMO_HOST
 from impyard.runner.demo import DemoServer, account_key, parse_steps, policy_text, reply_to
+from impyard.runner.ownhosts import DEMO_HOST
 
 TOOLS = [{"name": "bash"}, {"name": "write"}]
 
