@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 from click.testing import CliRunner
 
 from impyard.addon.reasons import REASONS
@@ -17,6 +18,8 @@ from impyard.runner.deep import Verdict, show
 from impyard.runner.receipt import EXITS
 
 README = Path(__file__).resolve().parents[2] / "README.md"
+DOCUMENTS = [README, *(README.with_name(f"{name}.md") for name in ("CONTRIBUTING", "SECURITY", "CHANGELOG"))]
+DOCUMENTS += sorted(README.parent.glob("docs/*.md"))
 
 
 def blocks() -> dict[str, str]:
@@ -53,17 +56,51 @@ def test_its_exit_statuses_are_the_runners() -> None:
     assert table == {2, *EXITS.values()}
 
 
+def anchors(path: Path) -> set[str]:
+    """The names that a document's headings have as targets, as GitHub makes them."""
+    titles = (
+        re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.+)$", path.read_text(), re.M)
+    )
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def test_its_links_lead_somewhere() -> None:
-    for path in (README, *README.parent.glob("docs/*.md"), README.parent / "CONTRIBUTING.md"):
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
-            assert (path.parent / target).exists(), f"{path.name}: {target}"
+    for path in DOCUMENTS:
+        for name, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", path.read_text()):
+            target = path.parent / name if name else path
+            assert target.exists(), f"{path.name}: {name}"
+            assert not anchor or anchor in anchors(target), f"{path.name}: {name}#{anchor}"
+
+
+def test_each_document_is_linked_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/[^)#]+)", README.read_text()))
+    assert linked == {str(path.relative_to(README.parent)) for path in README.parent.glob("docs/*.md")}
 
 
 def test_the_files_that_the_documents_name_exist() -> None:
-    root = README.parent
-    for path in (README, *root.glob("docs/*.md"), root / "CONTRIBUTING.md", root / "SECURITY.md"):
+    for path in DOCUMENTS:
         for name in re.findall(r"`((?:addon|runner|certs|box|tests|policies|docs)/[\w./-]+\.\w+)`", path.read_text()):
-            assert (root / name).exists(), f"{path.name}: {name}"
+            assert (README.parent / name).exists(), f"{path.name}: {name}"
+
+
+def test_the_commands_that_the_documents_name_exist_with_their_options() -> None:
+    seen = 0
+    for path in DOCUMENTS:
+        text = path.read_text()
+        for line in (*re.findall(r"`impyard ([^`\n]*)`", text), *re.findall(r"^\$ (?:bin/)?impyard (.*)", text, re.M)):
+            words = re.split(r" [|<#] ", line)[0].split()
+            command: click.Command = root
+            while words and isinstance(command, click.Group) and re.fullmatch("[a-z]+", words[0]):
+                found = command.get_command(click.Context(command), words.pop(0))
+                assert found is not None, f"{path.name}: impyard {line}"
+                command = found
+            options = {option for param in command.params for option in (*param.opts, *param.secondary_opts)} | {
+                "--help"
+            }
+            given = {word.partition("=")[0] for word in words if re.match("--[a-z]", word)}
+            assert given <= options, f"{path.name}: impyard {line}"
+            seen += 1
+    assert seen > 100
 
 
 if __name__ == "__main__":
