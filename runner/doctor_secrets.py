@@ -7,7 +7,7 @@ from pathlib import Path
 
 from impyard.addon.errors import ImpyardError
 from impyard.runner.doctor import Check
-from impyard.runner.text import visible
+from impyard.runner.text import counted, visible
 
 LISTED = 20  # files that a run keeps from the box
 LISTED_SPOTS = 200
@@ -37,7 +37,7 @@ def _in_files(root: Path, kept: list[Path]) -> Check:
     from impyard.runner.secretfiles.search import search
 
     result = search(root, kept)
-    looked = f"{result.files} files looked through" + ("" if result.complete else ", and there are more")
+    looked = f"{counted(result.files, 'file')} looked through" + ("" if result.complete else ", and there are more")
     if not result.spots:
         return Check("in files", "ok" if result.complete else "warn", f"no secret that the box would see; {looked}")
     spots = [f"{shown(spot.path, root)}:{spot.line}  {spot.kind}" for spot in result.spots]

@@ -14,7 +14,7 @@ from impyard.runner.printer import SHOWN_CHARS, Printer
 from impyard.runner.receipt import Receipt
 from impyard.runner.run_summary import print_summary
 from impyard.runner.spotted import secret_text
-from impyard.runner.text import duration_text, unstarred, visible, wants_plain
+from impyard.runner.text import counted, duration_text, unstarred, visible, wants_plain
 
 TOOL_LINES = 12  # of a tool's output; the whole of it is in stdout.jsonl
 SAME_DENIALS = 3  # of one kind shown one by one; the summary counts them all
@@ -161,7 +161,7 @@ class HumanView:
         for line in first:
             self._out.line(line, "red" if failed else "dim", cut=True, boxed=True)
         if hidden := len(lines) - len(first) - len(last):
-            self._out.line(f"{self._marks.more} {hidden} more lines", "dim", boxed=True)
+            self._out.line(f"{self._marks.more} {counted(hidden, 'more line')}", "dim", boxed=True)
             self._left_out = True
         for line in last:
             self._out.line(line, "red", cut=True, boxed=True)

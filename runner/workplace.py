@@ -19,7 +19,7 @@ from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
 from impyard.runner.secretfiles.scan import Found
 from impyard.runner.signals import Signals
-from impyard.runner.text import visible
+from impyard.runner.text import counted, visible
 from impyard.runner.user import BoxUser, Inode, Owner, give_back, hand_over, home_of
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Workplace:
     def give_back(self, folder: Path, owners: Mapping[Inode, Owner]) -> None:
         """Make the caller the owner of what is in a folder, but for what was somebody else's before."""
         if missed := give_back(folder, self._user, owners):
-            self._trouble.append(f"{missed} files in {folder} could not be given back to you")
+            self._trouble.append(f"{counted(missed, 'file')} in {folder} could not be given back to you")
 
     def _unmake(self, made: Sequence[places.Missing], receipt: Receipt) -> None:
         receipt.made = []

@@ -74,7 +74,7 @@ def heading(work: Work) -> list[str]:
         words = f"{visible(commit.subject)[:200]} ({visible(commit.author)[:60]}, {commit.when})"
         lines.append(f"{click.style('commit ' + commit.id[:10], fg='yellow')} {words}")
     if len(commits.found) > NAMED:
-        lines.append(f"and {len(commits.found) - NAMED} commits before")
+        lines.append(f"and {counted(len(commits.found) - NAMED, 'commit')} before")
     elif not commits.complete:
         lines.append("the agent's commits cannot all be read; what follows does not need them")
     if work.left.changes and commits.complete:  # a tree's id stands for all files in it

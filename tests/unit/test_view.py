@@ -100,6 +100,13 @@ def test_what_a_file_tool_moved_is_not_repeated_but_its_failure_is() -> None:
     assert screen.lines == ["▸ write f", "▸ edit g", "✗ failed", "│ no such file"]
 
 
+@pytest.mark.parametrize(("lines", "left_out"), [(12, None), (13, "│ … 1 more line"), (14, "│ … 2 more lines")])
+def test_of_a_long_output_the_beginning_is_shown_and_how_much_more_there_is(lines: int, left_out: str | None) -> None:
+    screen = Screen()
+    screen.tool("bash", {"command": "x"}, "\n".join("x" * lines))
+    assert screen.lines[1:] == ["│ x"] * 12 + ([left_out] if left_out else [])
+
+
 def test_of_a_failed_command_the_end_is_shown_which_says_why() -> None:
     screen = Screen()
     screen.tool("bash", {"command": "x"}, "\n".join([*map(str, range(40)), "pip: not found", "exited"]), failed=True)
