@@ -1,20 +1,16 @@
 """Answers a shell that asks how a command line goes on. Says nothing else: no error, no warning.
 
-Only names are read: of runs with the first line of their prompts, of models in pi's settings, of what is in the vault.
-What an agent may have written (a prompt) reaches the terminal with its control characters escaped; and nothing is
-offered for the line itself but what every shell takes for one plain word, since bash puts it there as it is.
+Nothing is offered for the line itself but what every shell takes for one plain word, since bash puts it there as it is.
+Where the values of a parameter come from is `completed_values.py`'s.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import click
 from click.shell_completion import (
@@ -27,25 +23,11 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from impyard.runner.ownhosts import is_own
-from impyard.runner.project import find_root
-from impyard.runner.text import visible
+from impyard.runner import completed_values as values
+from impyard.runner.completed_values import Item, Source
 
 VARIABLE = "_IMPYARD_COMPLETE"
-MAX_RUNS = 40
-ABOUT_CHARS = 60
-RECEIPT_HEAD_BYTES = 64 * 1024  # the prompt stands in it, before all that may be long
-LOG_TAIL_BYTES = 32 * 1024
-MAX_DECISIONS = 20
-TIMES = {"30m": "", "2h": "", "1d": "", "7d": "", "today": "since midnight, UTC", "yesterday": ""}
-AGES = {"30d": "", "90d": "", "365d": ""}
 _WORD = re.compile(r"[\w@][\w.:/@+-]*")  # what every shell takes for one plain word
-_LONG_ID = re.compile(r"(?:gateway-)?[0-9]{8}-[0-9]{6}-([0-9a-f]{4}\.[0-9]+)")
-_CLONE = re.compile(rb'\n  "clone": \{\s*"')  # not an empty one
-_PROMPT = re.compile(rb'\n  "prompt": ("(?:[^"\\]|\\.)*")')
-
-Item = CompletionItem[str]
-Source = Callable[[click.Context], Iterator[Item]]
 
 
 class BashComplete(ShellComplete):
@@ -99,8 +81,8 @@ class _Answering(ShellComplete):
         what, incomplete = _resolve_incomplete(context, args, incomplete)
         if isinstance(what, click.Parameter) and (source := _source(context, what)):
             found = [item for item in source(context) if item.value.startswith(incomplete)]
-            if not found and source is decisions:  # not the short form, then
-                found = [item for item in whole_decisions(context) if item.value.startswith(incomplete)]
+            if not found and source is values.decisions:  # not the short form, then
+                found = [item for item in values.whole_decisions(context) if item.value.startswith(incomplete)]
             return [item for item in found if _WORD.fullmatch(item.value)]
         if isinstance(what, click.Option) and what.name == "take":  # a path in the project, as a file's mostly is
             return [CompletionItem(incomplete, type="file")]
@@ -113,178 +95,18 @@ def _source(context: click.Context, param: click.Parameter) -> Source | None:
         return None
     name, path = param.name or "", context.command_path.split()
     if isinstance(param, click.Argument) and "vault" in path:
-        return vault_names if name in ("name", "names") else None
+        return values.vault_names if name in ("name", "names") else None
     if isinstance(param, click.Argument) and "preset" in path:
-        return presets if name in ("name", "names") else None
+        return values.presets if name in ("name", "names") else None
     if name in ("run", "runs", "run_id", "first", "second"):
-        return cloned_runs if path[-1] in ("diff", "apply") else runs
+        return values.cloned_runs if path[-1] in ("diff", "apply") else values.runs
     if name in ("id", "ids", "decision", "wanted") and not {"vault", "preset"} & set(path):
-        return decisions
+        return values.decisions
     if name in ("since", "until"):
-        return times
+        return values.times
     if name == "before" and path[-1] == "rotate":
-        return ages
+        return values.ages
     if "decisions" in path and name in ("hosts", "rules"):
-        return hosts if name == "hosts" else rules
-    return {"model": models, "method": methods, "methods": methods, "reason": reasons, "reasons": reasons}.get(name)
-
-
-def runs(context: click.Context) -> Iterator[Item]:
-    """The runs of the project, newest first, each with the first line of its prompt."""
-    folder = _root(context) / "runs"
-    from impyard.runner.project import RUN_ID
-
-    known = sorted((e.name for e in os.scandir(folder) if RUN_ID.fullmatch(e.name)), reverse=True)
-    if known:
-        yield CompletionItem("last", help="the newest run")
-    for name in known[:MAX_RUNS]:
-        yield CompletionItem(name, help=_about(folder / name))
-
-
-def cloned_runs(context: click.Context) -> Iterator[Item]:
-    """The runs that worked in a clone of the project."""
-    folder = _root(context) / "runs"
-    last, *every = runs(context)
-    for item in every:
-        if _CLONE.search(_head(folder / item.value)):
-            if item is every[0]:
-                yield last
-            yield item
-
-
-def _head(run: Path) -> bytes:
-    """The beginning of a run's receipt, or nothing."""
-    with contextlib.suppress(OSError):
-        handle = os.open(run / "run.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(handle, "rb") as file:
-            return file.read(RECEIPT_HEAD_BYTES)
-    return b""
-
-
-def _about(run: Path) -> str:
-    """The first line of a run's prompt, or nothing."""
-    with contextlib.suppress(ValueError):
-        found = _PROMPT.search(_head(run))
-        prompt = json.loads(found[1]) if found else ""
-        first = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
-        return visible(first if len(first) <= ABOUT_CHARS else first[: ABOUT_CHARS - 1] + "…")
-    return ""
-
-
-def decisions(context: click.Context) -> Iterator[Item]:
-    """The newest decisions in the log, denied ones first, by their ids as the table shows them."""
-    seen = set()
-    for item in whole_decisions(context):
-        short = found[1] if (found := _LONG_ID.fullmatch(item.value)) else item.value
-        if short not in seen:
-            seen.add(short)
-            yield CompletionItem(short, help=item.help)
-
-
-def whole_decisions(context: click.Context) -> Iterator[Item]:
-    """The same by their whole ids."""
-    for entry in sorted(_newest(context), key=lambda entry: entry["verdict"] != "deny")[:MAX_DECISIONS]:
-        said = f"{entry['verdict']} {entry.get('method')} {entry.get('host')}{entry.get('path') or ''}"
-        yield CompletionItem(str(entry["id"]), help=visible(said[:ABOUT_CHARS]))
-
-
-def times(context: click.Context) -> Iterator[Item]:
-    """Some ways to say since when."""
-    yield from (CompletionItem(text, help=meaning or None) for text, meaning in TIMES.items())
-
-
-def ages(context: click.Context) -> Iterator[Item]:
-    """Some ways to say how long decisions are kept."""
-    yield from (CompletionItem(text, help=meaning or None) for text, meaning in AGES.items())
-
-
-def hosts(context: click.Context) -> Iterator[Item]:
-    """The hosts that were asked for of late."""
-    yield from map(CompletionItem, dict.fromkeys(str(entry.get("host")) for entry in _newest(context)))
-
-
-def rules(context: click.Context) -> Iterator[Item]:
-    """The rules that decided of late, by the names and places that the log has for them."""
-    named = (str(entry[key]) for entry in _newest(context) for key in ("rule", "at") if entry.get(key))
-    yield from map(CompletionItem, dict.fromkeys(named))
-
-
-def _newest(context: click.Context) -> list[dict[str, object]]:
-    """The decisions at the end of the log, newest first; not those about hosts of impyard's own."""
-    from impyard.runner.decisions.logfiles import open_log
-
-    log = open_log(_root(context) / "runs" / "decisions.jsonl")
-    if log is None:
-        return []
-    with log:
-        lines = log.pread(LOG_TAIL_BYTES, max(0, log.size - LOG_TAIL_BYTES)).splitlines()
-    found = []
-    for line in reversed(lines):
-        with contextlib.suppress(ValueError, RecursionError):
-            entry = json.loads(line)
-            is_decision = isinstance(entry, dict) and isinstance(entry.get("id"), str) and "verdict" in entry
-            if is_decision and not is_own(str(entry.get("host"))):
-                found.append(entry)
-    return found
-
-
-def models(context: click.Context) -> Iterator[Item]:
-    """The demo model, and those that pi's settings name."""
-    from impyard.runner.keys.pifiles import agent_folder, read_object
-
-    yield CompletionItem("demo", help="a script, no key needed")
-    folder = agent_folder(os.environ)
-    found: dict[str, None] = {}
-    with contextlib.suppress(Exception):
-        theirs = read_object(folder / "settings.json")
-        if isinstance(provider := theirs.get("defaultProvider"), str) and (name := theirs.get("defaultModel")):
-            found[f"{provider}/{name}"] = None
-        found |= dict.fromkeys(name for name in theirs.get("enabledModels") or () if "/" in name and "*" not in name)
-    with contextlib.suppress(Exception):
-        custom = read_object(folder / "models.json").get("providers") or {}
-        found |= {f"{name}/{one['id']}": None for name, entry in custom.items() for one in entry.get("models") or ()}
-    yield from map(CompletionItem, found)
-
-
-def vault_names(context: click.Context) -> Iterator[Item]:
-    """What is in the vault; for `import`, what could be."""
-    if context.info_name == "import":
-        from impyard.runner.keys.sources import available
-
-        yield from (CompletionItem(found.name, help=visible(found.where)) for found in available(os.environ))
-        return
-    from impyard.addon.vault.store import Vault, default_dir
-
-    kept = Vault(default_dir()).overview().credentials
-    yield from (CompletionItem(name) for name in sorted(kept))
-
-
-def presets(context: click.Context) -> Iterator[Item]:
-    """The policies that can be added."""
-    import impyard.policies
-
-    folder = Path(impyard.policies.__path__[0]) / "presets"
-    yield from (CompletionItem(path.stem) for path in sorted(folder.glob("*.yaml")) if not path.stem.endswith("_test"))
-
-
-def methods(context: click.Context) -> Iterator[Item]:
-    """The methods that most requests have."""
-    yield from map(CompletionItem, ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT"))
-
-
-def reasons(context: click.Context) -> Iterator[Item]:
-    """Why something is denied, with what that means."""
-    from impyard.addon.reasons import REASONS
-
-    yield from (CompletionItem(name, help=meaning) for name, meaning in REASONS.items())
-
-
-def _root(context: click.Context) -> Path:
-    named = next((found for c in _up(context) if (found := c.params.get("project"))), None)
-    return find_root(Path(named).expanduser() if named else None)
-
-
-def _up(context: click.Context | None) -> Iterator[click.Context]:
-    while context is not None:
-        yield context
-        context = context.parent
+        return values.hosts if name == "hosts" else values.rules
+    by_name = {"model": values.models, "method": values.methods, "reason": values.reasons}
+    return by_name.get(name.removesuffix("s"))

@@ -16,7 +16,7 @@ from impyard.addon.reasons import REASONS
 from impyard.addon.request import CANARY_SUFFIX
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault
-from impyard.runner import completing
+from impyard.runner import completed_values
 from impyard.runner.cli import main
 from impyard.runner.completion import SCRIPTS
 from impyard.runner.ownhosts import DEMO_HOST, probe_host
@@ -159,7 +159,7 @@ def test_a_pipe_in_the_logs_place_keeps_nobody_waiting(place: Path, capfd: pytes
 def test_of_a_long_receipt_only_the_beginning_is_read(place: Path) -> None:
     receipt = place / "runs" / RUNS[0] / "run.json"
     receipt.write_text(json.dumps({"run": RUNS[0], "prompt": 'say "a\\"', "files": ["x" * 100_000]}, indent=2)[:-9])
-    assert completing._about(receipt.parent) == 'say "a\\"'
+    assert completed_values._about(receipt.parent) == 'say "a\\"'
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
