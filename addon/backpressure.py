@@ -19,6 +19,7 @@ from impyard.addon.limits import DEFAULTS, Limits
 from impyard.addon.turns import Bucket
 
 _LOOK_S = 0.25
+_RECORD = 16 * 1024 + 512  # of TLS (RFC 8446, 5.2), with what is around it
 # How much is read at once: at first, at most, and at least where it turns out to cost much. In CPU seconds of one read:
 # what is much, and what is little.
 _FIRST_READ, _MOST_READ, _LEAST_READ = 2048, 256 * 1024, 128
@@ -46,8 +47,9 @@ def keep_what_is_freed() -> None:
 class Gate:
     """Counts bytes that wait for somebody. `passed` returns once they are few enough.
 
-    messages: how many requests, or answers, have begun in what was read so far, in HTTP of either version. Not the
-    messages of a WebSocket: nothing limits how many of them come.
+    messages: how many requests, or answers, have begun in what was read so far, in HTTP of either version, less those
+    that were cancelled. Not the messages of a WebSocket: nothing limits how many of them come.
+    opened: False if the last read was a part of a record of TLS, which says nothing about what is in there.
     """
 
     def __init__(self, limit: int = DEFAULTS.waiting_bytes) -> None:
@@ -55,6 +57,7 @@ class Gate:
         self._waiting = 0
         self.most_read = _MOST_READ  # of whom it holds back, at once
         self.messages = 0
+        self.opened = True
         self._open = asyncio.Event()
         self._open.set()
 
@@ -151,10 +154,22 @@ def note_frames(gate: Gate | None) -> None:
         gate.most_read = _MOST_OF_FRAMES
 
 
+def note_unopened(gate: Gate | None) -> None:
+    """Say that nothing of what came through a gate could be looked at yet."""
+    if gate is not None:
+        gate.opened = False
+
+
 def note_message(gate: Gate | None) -> None:
     """Say that a request, or an answer, has begun in what came through a gate."""
     if gate is not None:
         gate.messages += 1
+
+
+def note_cancelled(gate: Gate | None) -> None:
+    """Say that a request that came through a gate was taken back: it excuses nothing, being free to make."""
+    if gate is not None:
+        gate.messages -= 1
 
 
 class GatedReader:
@@ -226,19 +241,24 @@ class GatedReader:
     def begin(self) -> None:
         """The work on what was read begins: what the loop did since then was mostly the work of others."""
         self._messages = self._gate.messages
+        self._gate.opened = True
         self._began = time.thread_time()
 
     def done(self) -> None:
         """What was read has been worked on."""
         took = time.thread_time() - self._began + self._aside() - self._aside_s
-        messages = self._gate.messages - self._messages
+        messages = max(self._gate.messages - self._messages, 0)
         if took > _COSTLY_S:
             self._size = max(_LEAST_READ, self._size // 4)
             self._is_costly = not self._is_excused(took, messages)
         else:
-            cheap = took < _CHEAP_S and self._was_full  # of a few bytes nothing is learned about many
-            if cheap:
-                self._size = min(self._gate.most_read, self._size * 2)
+            full = took < _CHEAP_S and self._was_full  # of a few bytes nothing is learned about many
+            cheap = full and self._gate.opened
+            if full:
+                # The work on a record of TLS begins when all of it is there, however small the pieces are: up to that
+                # a read may grow unseen.
+                most = self._gate.most_read if cheap else max(self._size, _RECORD)
+                self._size = min(self._gate.most_read, most, self._size * 2)
             if self._is_costly and ((cheap and self._size >= _FIRST_READ) or self._lane.excuses(messages)):
                 self._is_costly = False
         self.leave(took)  # with a rest after cheap ones, too: half of a flood's reads are cheap, being small

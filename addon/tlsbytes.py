@@ -16,6 +16,8 @@ from mitmproxy.proxy.layers import tls as tls_layers
 from mitmproxy.proxy.layers.tls import ServerTLSLayer, TLSLayer
 from OpenSSL import SSL
 
+from impyard.addon.backpressure import gate_of_client, gate_of_origin, note_unopened
+
 # So much at a time goes into OpenSSL's buffers, which keep the largest size that they ever had.
 _SLICE = 64 * 1024
 _RECORD = 16 * 1024  # what one record holds at most (RFC 8446, 5.1)
@@ -94,6 +96,9 @@ class InFewPieces(TLSLayer):
         yield from self.tls_interact()
         if opened := b"".join(pieces):
             yield from self.event_to_child(events.DataReceived(self.conn, opened))
+        elif not self._is_over:
+            client = self.context.client
+            note_unopened(gate_of_client(client) if self.conn is client else gate_of_origin(self.conn))
         if closed:
             self.conn.state &= ~ConnectionState.CAN_READ
             yield from self.event_to_child(events.ConnectionClosed(self.conn))

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from impyard.addon.backpressure import Gate, GatedReader, Lane
+from impyard.addon.backpressure import Gate, GatedReader, Lane, note_cancelled, note_message, note_unopened
 from impyard.addon.limits import DEFAULTS, Limits
 
 
@@ -61,6 +61,70 @@ def test_after_a_costly_read_one_cheap_request_of_any_size_leaves_the_lane(heads
 
 def test_no_more_requests_count_than_may_be_decided() -> None:
     assert asyncio.run(_waits_after(4, Limits(decisions=0, decisions_per_s=1)))
+
+
+async def _waits_after_records(opened: bool) -> bool:
+    """The same after a costly read and then cheap ones: of whole records of TLS, or of parts of one."""
+    here, there = socket.socketpair()
+    with here, there:
+        stream, gate, lane = asyncio.StreamReader(), Gate(), Lane()
+        reader = GatedReader(stream, gate, lane, here.fileno(), lambda: None)
+        for number in range(6):
+            stream.feed_data(b"x" * 10_000)
+            await reader.read(100)
+            _work(0.0 if number else 0.02)
+            if number and not opened:
+                note_unopened(gate)
+            reader.done()
+        await lane.enter()  # somebody else is in there
+        stream.feed_data(b"x" * 100)
+        return await _stands(reader)
+
+
+@pytest.mark.parametrize(("opened", "waits"), [(True, False), (False, True)], ids=["whole records", "parts of one"])
+def test_a_part_of_a_record_says_nothing_about_what_is_in_it(opened: bool, waits: bool) -> None:
+    assert asyncio.run(_waits_after_records(opened)) is waits
+
+
+async def _sizes_of_reads(parts: int) -> list[int]:
+    """How much is read at once while records of TLS come in so many parts or more."""
+    here, there = socket.socketpair()
+    sizes = []
+    with here, there:
+        stream, gate = asyncio.StreamReader(limit=1 << 20), Gate()
+        reader = GatedReader(stream, gate, Lane(), here.fileno(), lambda: None)
+        for _ in range(parts):
+            stream.feed_data(b"x" * 200_000)
+            sizes.append(len(await reader.read(1 << 20)))
+            note_unopened(gate)
+            reader.done()
+    return sizes
+
+
+def test_reads_grow_unseen_up_to_one_record() -> None:
+    sizes = asyncio.run(_sizes_of_reads(10))
+    assert sizes[0] < 4096 and 16 * 1024 < sizes[-1] < 17 * 1024
+
+
+def test_a_request_that_was_cancelled_excuses_nothing() -> None:
+    async def waits(cancelled: int) -> bool:
+        here, there = socket.socketpair()
+        with here, there:
+            stream, gate, lane = asyncio.StreamReader(), Gate(), Lane()
+            reader = GatedReader(stream, gate, lane, here.fileno(), lambda: None)
+            stream.feed_data(b"x" * 100)
+            await reader.read(100)
+            for _ in range(8):
+                note_message(gate)
+            for _ in range(cancelled):
+                note_cancelled(gate)
+            _work(0.01)
+            reader.done()
+            await lane.enter()  # somebody else is in there
+            stream.feed_data(b"x" * 100)
+            return await _stands(reader)
+
+    assert [asyncio.run(waits(cancelled)) for cancelled in (0, 8, 12)] == [False, True, True]
 
 
 async def _waits_after_work(others_s: float, own_s: float, aside_s: float) -> bool:
