@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import inspect
 import logging
 import time
@@ -20,11 +21,13 @@ from mitmproxy.proxy import commands, events, layer, mode_specs, server, server_
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import modes
 from mitmproxy.proxy.layers.http._hooks import (
+    HttpErrorHook,
     HttpRequestHeadersHook,
     HttpRequestHook,
     HttpResponseHeadersHook,
     HttpResponseHook,
 )
+from mitmproxy.proxy.layers.websocket import WebsocketMessageHook
 
 from impyard.addon.backpressure import Gate, GatedReader, Gates, Lane
 from impyard.addon.clocks import Owed
@@ -37,8 +40,15 @@ logger = logging.getLogger(__name__)
 
 Handlers = Mapping[str, Callable[..., Any]]
 
-# What a stream asks about each request; none of it is worth a task of its own.
-_OFTEN = (HttpRequestHeadersHook, HttpRequestHook, HttpResponseHeadersHook, HttpResponseHook)
+# What is asked about each request, and about each message of a WebSocket; none of it is worth a task of its own.
+_OFTEN = (
+    HttpRequestHeadersHook,
+    HttpRequestHook,
+    HttpResponseHeadersHook,
+    HttpResponseHook,
+    HttpErrorHook,
+    WebsocketMessageHook,
+)
 
 # How long the connections of a client that is gone may take to end by themselves.
 CLEAR_UP_S = 5.0
@@ -213,9 +223,10 @@ class DoorConnection(server.ConnectionHandler):
         source, reader = self._reads[asyncio.current_task()]
         reader.done()
         from_box = source is self.client
-        if from_box and (own := self._writer) is not None:
-            # What we say to a box that does not listen: answers of our own, pongs. Answers of origins wait elsewhere.
-            while own.transport.get_write_buffer_size() > self._limits.waiting_bytes:
+        own = self._writer if from_box else self.transports[source].writer
+        # What we say to one that does not listen: answers of our own, pongs. What others send it waits elsewhere.
+        with contextlib.suppress(OSError):  # the next read says so
+            while isinstance(own, asyncio.StreamWriter) and _unsent(own) > self._limits.waiting_bytes:
                 await own.drain()
         for connection, io in list(self.transports.items()):
             if (connection is self.client) is from_box or not isinstance(io.writer, asyncio.StreamWriter):
@@ -239,6 +250,8 @@ class DoorConnection(server.ConnectionHandler):
         if not isinstance(hook, _OFTEN) or self.gates.later:
             return False
         rest = vars(hook)["rest"] = self._handler_of(hook)(hook.flow)
+        if isinstance(hook, HttpErrorHook):
+            return rest is None
         return rest is None and hook.flow.error is None and is_let_go(hook.flow)
 
     def _handler_of(self, hook: commands.StartHook) -> Callable[..., Any]:
@@ -302,3 +315,8 @@ class DoorConnection(server.ConnectionHandler):
 
 def nobody(*_: object) -> None:
     """Handles what nobody wants to hear of."""
+
+
+def _unsent(writer: asyncio.StreamWriter) -> int:
+    """How many bytes wait for the other side to take them."""
+    return writer.transport.get_write_buffer_size()

@@ -26,7 +26,6 @@ from impyard.addon.turns import Bucket
 
 TOO_BIG = 1009  # RFC 6455, 7.4.1
 
-
 _REFUSED = wsproto.events.CloseConnection(code=1008, reason="denied by egress policy (secret-in-request)")
 
 
@@ -37,6 +36,7 @@ class JudgedWebsocket(WebsocketLayer):
         super().__init__(context, flow)
         self._notes = notes
         self._watching = False
+        self._at_once: Callable[[commands.StartHook], bool] | None = getattr(context.client, "at_once", None)
         note_frames(gate_of_client(context.client))
         note_frames(gate_of_origin(context.server))
         limits = limits_of(context.client)
@@ -104,13 +104,22 @@ class JudgedWebsocket(WebsocketLayer):
             who = "box" if event.connection == self.context.client else "origin"
             yield from self._end(f"the {who} left the WebSocket without closing it", None)
             return
+        yield from in_one_write(self._relayed(event))
+
+    def _relayed(self, event: events.Event) -> CommandGenerator[None]:
         for command in super().relay_messages(event):
             # The core says so of each ping and pong.
             if isinstance(command, commands.Log) and not self._nothing.take():
                 yield from self._cut("too many frames that carry nothing")
                 return
-            yield command
-            if isinstance(command, WebsocketMessageHook) and self.flow.error is not None:
+            if not isinstance(command, WebsocketMessageHook):
+                yield command
+                continue
+            # Within the read that brought it. Through the loop, as the core does it, a connection would be read on
+            # while its messages wait one by one, and would keep all that comes.
+            if self._at_once is None or not self._at_once(command):
+                yield command
+            if self.flow.error is not None:
                 yield from self._end(self.flow.error.msg, _REFUSED)  # the hook failed
                 return
         if self._watch.why:
@@ -128,3 +137,25 @@ class JudgedWebsocket(WebsocketLayer):
             yield commands.CloseConnection(end.conn)
         self.flow.live = False
         self._handle_event = self.done
+
+
+def in_one_write(steps: CommandGenerator[None]) -> CommandGenerator[None]:
+    """What is sent to one connection in a row, as one piece: a frame of a byte would be a record of TLS and a write."""
+    unsent: list[commands.SendData] = []
+    for command in steps:
+        if isinstance(command, commands.Log):
+            yield command
+            continue
+        if unsent and not (isinstance(command, commands.SendData) and command.connection is unsent[0].connection):
+            yield from _joined(unsent)
+        if isinstance(command, commands.SendData):
+            unsent.append(command)
+        else:
+            yield command
+    yield from _joined(unsent)
+
+
+def _joined(unsent: list[commands.SendData]) -> Iterator[commands.SendData]:
+    if unsent:
+        yield commands.SendData(unsent[0].connection, b"".join(command.data for command in unsent))
+        unsent.clear()
