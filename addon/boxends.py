@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import h2.errors
 import h2.events
@@ -23,11 +24,11 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseProtocolError,
 )
 from mitmproxy.proxy.layers.http._http1 import Http1Server
-from mitmproxy.proxy.layers.http._http2 import Http2Server
+from mitmproxy.proxy.layers.http._http2 import Http2Server, StreamState
 
 from impyard.addon import answers
 from impyard.addon.answers import Answer
-from impyard.addon.backpressure import gate_of_client, note_frames, note_message
+from impyard.addon.backpressure import gate_of_client, note_cancelled, note_frames, note_message
 from impyard.addon.bodies import joined
 from impyard.addon.clocks import owes
 from impyard.addon.destination import Refusal, RefusedHook
@@ -170,6 +171,7 @@ class JudgedHttp2Server(HeldWrites, Http2Server):
         super().__init__(context)
         self.h2_conn: BoundedH2 = BoundedH2(self.h2_conf, limits_of(self.conn))
         self._unwanted = 0
+        self._ended: set[int] = set()  # whose last byte is in what is being worked on
         note_frames(gate_of_client(self.conn))
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
@@ -181,6 +183,8 @@ class JudgedHttp2Server(HeldWrites, Http2Server):
             yield from super()._handle_event(ResponseEndOfMessage(number))
         else:
             yield from super()._handle_event(event)
+        if isinstance(event, events.DataReceived):
+            self._ended.clear()
         self._measure(event)
         if isinstance(event, ResponseEndOfMessage) and self.is_closed(event.stream_id):
             self.streams.pop(event.stream_id, None)  # the core keeps it until the connection ends
@@ -219,10 +223,23 @@ class JudgedHttp2Server(HeldWrites, Http2Server):
                 too_much = "more was sent of what is answered already than may be"
                 yield from self.protocol_error(too_much, h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
                 return True
+        if isinstance(event, h2.events.StreamEnded):
+            self._ended.add(event.stream_id)
+        if isinstance(event, h2.events.StreamReset) and event.stream_id in self._ended:
+            # Of a request that is cancelled in the same read the core sees a stream that is closed when it ends: it
+            # would forget it there, and go on with it.
+            self.streams[event.stream_id] = StreamState.HEADERS_RECEIVED
+        if isinstance(event, h2.events.StreamReset) and event.stream_id in self.streams:
+            note_cancelled(gate_of_client(self.conn))
         if isinstance(event, h2.exceptions.DenialOfServiceError):
             yield from self.protocol_error(str(event), h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
             return True
-        return bool((yield from super().handle_h2_event(event)))
+        for command in (steps := _Returning(super().handle_h2_event(event))):
+            if isinstance(command, ReceiveHttp) and isinstance(command.event, RequestHeaders):
+                # All of what was read has been parsed: a reset may be in there, too.
+                vars(command.event)["cancelled"] = self.is_closed(command.event.stream_id)
+            yield command
+        return steps.returned
 
     def _refuse_stream(self, number: int, head: dict[bytes, bytes], hint: str, status: int) -> CommandGenerator[None]:
         """Refuse one request of the connection; nobody above hears of it, and what follows of it is dropped."""
@@ -251,6 +268,23 @@ class JudgedHttp2Server(HeldWrites, Http2Server):
             reason, hint = "too-large", message
         yield RefusedHook(Refusal(self.context.client, host, port, reason, hint, http="2.0"))
         yield from super().protocol_error(message, error_code)
+
+
+class _Returning:
+    """The commands of a step that asks for no reply, and then what it returned."""
+
+    returned = False
+
+    def __init__(self, steps: CommandGenerator[bool]) -> None:
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[commands.Command]:
+        self.returned = bool((yield from self._steps))
+
+
+def is_cancelled(event: RequestHeaders) -> bool:
+    """Whether the box cancelled a request in the same breath as it asked."""
+    return bool(vars(event).get("cancelled"))
 
 
 def error_answer(context: Context, event: ResponseProtocolError) -> Answer | None:

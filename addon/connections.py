@@ -20,6 +20,9 @@ from impyard.addon.destination import (
     attempt_of,
     carrier,
     destination_of,
+    dialled_for,
+    has_served,
+    is_full,
     is_idle,
     is_over,
     note_attempt,
@@ -42,11 +45,11 @@ class Undialled(str):
 
 
 def connection_to(
-    destination: Destination, *, fresh: bool = False
+    destination: Destination, *, fresh: bool = False, at_once: bool = False
 ) -> CommandGenerator[tuple[Connection | None, str | None]]:
     """A connection for a destination, kept or new, or why there is none; asked for from inside of a layer.
 
-    fresh: one that served nobody yet.
+    fresh: one that served nobody yet. at_once: one on which a request has not to wait for others.
     """
     proxy = destination.proxy
     via: ServerSpec | None = None
@@ -56,9 +59,12 @@ def connection_to(
     error: str | None = "there is no address"
     for address in destination.addresses:
         judged = destination.host, destination.port
-        connection, error = yield GetJudgedConnection(
-            judged, destination.tls, via, destination=destination, dial=address, fresh=fresh
-        )
+        while True:
+            connection, error = yield GetJudgedConnection(
+                judged, destination.tls, via, destination=destination, dial=address, fresh=fresh, at_once=at_once
+            )
+            if connection is None or not at_once or not is_full(connection) or not has_served(connection):
+                break  # else others who waited for the same one were quicker
         if not isinstance(error, Undialled):
             break
     return connection, error
@@ -85,13 +91,25 @@ class JudgedConnections(FlushingLayer):
 
     def get_connection(self, event: GetHttpConnection, *, reuse: bool = True) -> CommandGenerator[None]:
         self._forget()
-        if reuse and self.context.client.alpn == b"h2" and (kept := self._idle(event)) is not None:
+        if getattr(self.command_sources[event], "is_cancelled", False):
+            stream = self.command_sources.pop(event)
+            yield from self.event_to_child(
+                stream, GetHttpConnectionCompleted(event, (None, "nobody wants it any more"))
+            )
+            return
+        # Without `reuse` it is one of several that waited for a first connection, which may be free again.
+        if self.context.client.alpn == b"h2" and (kept := self._idle(event)) is not None:
             note_idle(kept, False)
             stream = self.command_sources.pop(event)
             yield from self.event_to_child(stream, GetHttpConnectionCompleted(event, (kept, None)))
             return
         for command in super().get_connection(event, reuse=reuse):
-            if isinstance(command, commands.OpenConnection) and isinstance(event, GetJudgedConnection):
+            # One that is stamped comes from within: of a stream that got this one, and asked for another at once.
+            if (
+                isinstance(command, commands.OpenConnection)
+                and isinstance(event, GetJudgedConnection)
+                and dialled_for(command.connection) is None
+            ):
                 self._stamp(event, command.connection)
             yield command
 

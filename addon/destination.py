@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mitmproxy.connection import Client, Connection, Server
@@ -94,6 +95,27 @@ def is_idle(connection: Connection) -> bool:
     return connection.connected and bool(vars(connection).get("idle"))
 
 
+def note_served(connection: Connection) -> None:
+    """Keep with a connection to an origin that a request was given to it."""
+    vars(connection)["served"] = True
+
+
+def has_served(connection: Connection) -> bool:
+    """Whether a request was given to a connection to an origin."""
+    return bool(vars(connection).get("served"))
+
+
+def note_room(connection: Connection, is_full: Callable[[], bool]) -> None:
+    """Keep with a connection of HTTP/2 who knows whether a request would have to wait for others on it."""
+    vars(connection)["is_full"] = is_full
+
+
+def is_full(connection: Connection) -> bool:
+    """Whether a request would have to wait for others on a connection of HTTP/2."""
+    asked: Callable[[], bool] | None = vars(connection).get("is_full")
+    return asked is not None and asked()
+
+
 def carrier(connection: Connection) -> Connection:
     """The connection whose socket carries this one: itself, or the one to the proxy."""
     found = vars(connection).get("dialled")
@@ -129,6 +151,7 @@ class GetJudgedConnection(GetHttpConnection):
 
     destination: Destination | None = None
     fresh: bool = False  # one that served nobody yet
+    at_once: bool = False  # one on which a request has not to wait for others
     dial: tuple[str, int] | None = None  # which of the destination's addresses
 
     def connection_spec_matches(self, connection: Connection) -> bool:
@@ -139,5 +162,6 @@ class GetJudgedConnection(GetHttpConnection):
             and self.destination is not None
             and destination_of(connection) == self.destination
             and attempt_of(connection) is not Attempt.RETIRED
-            and not (self.fresh and vars(connection).get("served"))
+            and not (self.fresh and has_served(connection))
+            and not (self.at_once and is_full(connection))
         )

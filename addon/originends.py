@@ -6,6 +6,7 @@ The core builds them from names in its own modules; `install` puts ours there, o
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import h2.events
@@ -19,16 +20,19 @@ from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     HttpEvent,
+    RequestData,
     RequestHeaders,
+    RequestProtocolError,
     ResponseHeaders,
     ResponseProtocolError,
 )
 from mitmproxy.proxy.layers.http._http1 import Http1Client
 from mitmproxy.proxy.layers.http._http2 import Http2Client
 
+from impyard.addon.answers import Answer
 from impyard.addon.backpressure import gate_of_origin, note_frames, note_message
 from impyard.addon.bodies import ChunkedBody, joined
-from impyard.addon.destination import note_idle
+from impyard.addon.destination import destination_of, note_idle, note_room
 from impyard.addon.frames import in_one_piece
 from impyard.addon.h2writes import HeldWrites
 from impyard.addon.heads import seen
@@ -36,6 +40,9 @@ from impyard.addon.limits import limits_of
 
 # An interim answer, which is not the answer (RFC 9110, 15.2); 101 is one.
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
+
+
+_ASSUMED = 10  # streams that an origin takes, as long as it has not said
 
 
 class JudgedHttp1Client(Http1Client):
@@ -131,47 +138,123 @@ def _as_http1(request: http.Request) -> http.Request:
 
 class JudgedHttp2Client(HeldWrites, Http2Client):
     """The origin's side of an HTTP/2 connection: what it grants no window for stays with the box, and a request that
-    had to wait until it may have one more is looked at again."""
+    had to wait until it may have one more is looked at again.
+
+    Such requests wait here. The core's own queue keeps what was cancelled, and sends it; it goes on by recursion, and
+    forgets those who wait when the connection ends.
+    """
 
     _held = 0
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._refused: set[int] = set()  # streams of the box
+        self._waiting: dict[int, list[HttpEvent]] = {}  # by the box's stream, in their order
+        self._uploads = 0  # bytes among them
+        self._ended: list[int] = []  # streams of ours, by what is being worked on
+        note_room(self.conn, lambda: not self._may_begin())
+        # Until it says how many it takes, what it said on another connection holds; the core always assumes ten.
+        known: dict[object, int] = vars(self.context.client).setdefault("streams_at", {})
+        if (most := known.get(destination_of(self.conn))) is not None:
+            self.provisional_max_concurrency = most
         note_frames(gate_of_origin(self.conn))
         receive = self.h2_conn.receive_data
         vars(self.h2_conn)["receive_data"] = lambda data: in_one_piece(receive(data))
 
+    def _may_begin(self) -> bool:
+        most = self.provisional_max_concurrency or self.h2_conn.remote_settings.max_concurrent_streams
+        return bool(self.h2_conn.open_outbound_streams < most)
+
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
-        number = event.stream_id if isinstance(event, HttpEvent) else None  # the core changes it
-        refusals = vars(self.conn).get("refusals", {})
-        if isinstance(event, RequestHeaders) and refusals[number]() is not None:
-            self._refused.add(event.stream_id)
-            yield ReceiveHttp(ResponseProtocolError(event.stream_id, "denied", ErrorCode.GENERIC_SERVER_ERROR))
-        if number in self._refused:
+        if isinstance(event, HttpEvent) and event.stream_id not in self.our_stream_id:
+            self._wait(event)
+        else:
+            yield from super()._handle_event(event)
+            # Of ours: the core has changed it.
+            self._forget([event.stream_id] if isinstance(event, HttpEvent) else self._ended)
+        while self._waiting and self._may_begin() and not self._is_over:
+            number = next(iter(self._waiting))
+            yield from self._begin(number, self._no_longer(number))
+        if self._is_over:
+            for number in list(self._waiting):
+                self._no_longer(number)
+                why = "the connection ended before its turn"
+                yield ReceiveHttp(ResponseProtocolError(number, why, ErrorCode.GENERIC_SERVER_ERROR))
+        self._measure(event)
+
+    def _forget(self, ours: list[int]) -> None:
+        """Drop those streams that are closed on both sides. The core would keep their numbers."""
+        for number in filter(self.is_closed, ours):
+            self.streams.pop(number, None)
+            self.our_stream_id.pop(self.their_stream_id.pop(number, -1), None)
+        self._ended = []
+
+    @property
+    def _is_over(self) -> bool:
+        return "_handle_event" in vars(self)  # the core has put its last state there
+
+    def _wait(self, event: HttpEvent) -> None:
+        number = event.stream_id
+        if isinstance(event, RequestHeaders):
+            self._waiting[number] = [event]
+        elif number not in self._waiting:
+            pass  # of one that was refused, or given up before its turn
+        elif isinstance(event, RequestProtocolError):
+            self._no_longer(number)
+            self._refusals.pop(number)
+        else:
+            self._waiting[number].append(event)
+            self._uploads += _streamed(self._waiting[number][0], event)
+
+    def _no_longer(self, number: int) -> list[HttpEvent]:
+        """Take a request from those that wait; what came of it."""
+        came = self._waiting.pop(number)
+        self._uploads -= sum(_streamed(came[0], event) for event in came)
+        return came
+
+    @property
+    def _refusals(self) -> dict[int, Callable[[], Answer | None]]:
+        found: dict[int, Callable[[], Answer | None]] = vars(self.conn).get("refusals", {})
+        return found
+
+    def _begin(self, number: int, came: list[HttpEvent]) -> CommandGenerator[None]:
+        """The turn of a request has come."""
+        if self._refusals.pop(number)() is not None:
+            yield ReceiveHttp(ResponseProtocolError(number, "denied", ErrorCode.GENERIC_SERVER_ERROR))
             return
-        refused = len(self._refused)
-        yield from super()._handle_event(event)
-        if number in self.our_stream_id:
-            refusals.pop(number, None)
-        while len(self._refused) > refused and self.stream_queue:  # the turn of one that waited, and must not go
-            refused = len(self._refused)
-            for each in self.stream_queue.pop(next(iter(self.stream_queue))):
-                yield from self._handle_event(each)
+        for each in came:
+            yield from super()._handle_event(each)
+
+    def _measure(self, event: events.Event) -> None:
+        """Have the box read no further while too much waits: what no window is granted for, and uploads that wait.
+
+        Not the bodies that came as a whole: they are few and small, and the upload that they wait for may come by the
+        same connection of the box.
+        """
         gates = getattr(self.context.client, "gates", None)
-        if gates is None or not (self._held or self.h2_conn.stream_buffers):
+        if gates is None or not (self._held or self._waiting or self.h2_conn.stream_buffers):
             return
-        gone = isinstance(event, events.ConnectionClosed)
-        held = (
-            0 if gone else sum(len(chunk.data) for chunks in self.h2_conn.stream_buffers.values() for chunk in chunks)
-        )
+        held = 0
+        if not isinstance(event, events.ConnectionClosed):
+            held = sum(len(chunk.data) for chunks in self.h2_conn.stream_buffers.values() for chunk in chunks)
+            held += self._uploads
         gates.uploads.add(held - self._held)
         self._held = held
 
     def handle_h2_event(self, event: h2.events.Event) -> CommandGenerator[bool]:
         if isinstance(event, h2.events.ResponseReceived):
             note_message(gate_of_origin(self.conn))
+        elif isinstance(event, h2.events.RemoteSettingsChanged):
+            most = self.h2_conn.remote_settings.max_concurrent_streams
+            vars(self.context.client)["streams_at"][destination_of(self.conn)] = max(1, min(most, _ASSUMED))
+        elif isinstance(event, h2.events.StreamEnded | h2.events.StreamReset):
+            self._ended.append(event.stream_id)
         return bool((yield from super().handle_h2_event(event)))
+
+
+def _streamed(head: HttpEvent, event: HttpEvent) -> int:
+    """How many bytes of an upload an event holds, whose request began with `head`."""
+    is_upload = isinstance(head, RequestHeaders) and head.request.stream
+    return len(event.data) if is_upload and isinstance(event, RequestData) else 0
 
 
 def install() -> None:

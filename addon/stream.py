@@ -38,8 +38,9 @@ from mitmproxy.proxy.layers.http._hooks import HttpErrorHook
 from impyard.addon import answers
 from impyard.addon.answers import Answer
 from impyard.addon.backpressure import gate_of_origin
-from impyard.addon.boxends import JudgedHttp1Server, JudgedHttp2Server
+from impyard.addon.boxends import JudgedHttp1Server, JudgedHttp2Server, is_cancelled
 from impyard.addon.connections import JudgedConnections, connection_to
+from impyard.addon.destination import has_served, note_idle, note_served
 from impyard.addon.dialing import why_ended, without_quotes
 from impyard.addon.limits import limits_of
 from impyard.addon.notes import notes_of
@@ -60,6 +61,7 @@ class JudgedStream(HttpStream):
     _again = False  # asked for a second time
     _kept = False  # on a connection that had served another request
     _held = 0
+    _cancelled = False  # in the same breath as it was asked
 
     def handle_event(self, event: events.Event) -> CommandGenerator[None]:
         """Tell the connection's gate what waits here while an origin comes up."""
@@ -97,6 +99,7 @@ class JudgedStream(HttpStream):
     def state_wait_for_request_headers(self, event: RequestHeaders) -> CommandGenerator[None]:
         # The judge's hook sees only the flow: this tells it that a body follows. It decides anew what is streamed.
         event.request.stream = not event.end_stream
+        self._cancelled = is_cancelled(event)
         yield from super().state_wait_for_request_headers(event)
         if (
             not event.end_stream
@@ -205,8 +208,18 @@ class JudgedStream(HttpStream):
         notes = notes_of(self.flow)
         connection: Connection | None = None
         error: str | None = "no verdict"
+        if self.is_cancelled:
+            yield from self._drop_unsent()
+            return False
         if notes is not None and notes.destination is not None:  # invariant: no verdict, no connection
-            connection, error = yield from connection_to(notes.destination, fresh=self._again)
+            # An upload that waits would keep the box from being read, and so perhaps the upload that it waits for.
+            at_once = bool(self.flow.request.stream)
+            connection, error = yield from connection_to(notes.destination, fresh=self._again, at_once=at_once)
+        if self.is_cancelled:  # while it waited
+            if connection is not None and connection.alpn != b"h2":
+                note_idle(connection, True)
+            yield from self._drop_unsent()
+            return False
         if connection is None or notes is None or notes.last_look is None:
             yield from self.handle_protocol_error(
                 ResponseProtocolError(self.stream_id, error or "no connection", ErrorCode.CONNECT_FAILED)
@@ -220,8 +233,8 @@ class JudgedStream(HttpStream):
         if connection.alpn == b"h2":
             vars(connection).setdefault("refusals", {})[self.stream_id] = refusal  # it may have to wait for its turn
         self.context.server = self.flow.server_conn = connection
-        self._kept = vars(connection).get("served", False)
-        vars(connection)["served"] = True
+        self._kept = has_served(connection)
+        note_served(connection)
         request = self.flow.request
         if request.is_http2 and connection.alpn != b"h2":
             request.headers.pop("te", None)  # of one hop only, in HTTP/1
@@ -229,6 +242,19 @@ class JudgedStream(HttpStream):
             # HTTP/2 frames a body by itself. Without this an HTTP/1 origin would read the body as its next request.
             request.headers["transfer-encoding"] = "chunked"
         return True
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the box has given its request up, which this may hear of only later."""
+        return self._cancelled or any(isinstance(event, RequestProtocolError) for event in self._paused_event_queue)
+
+    def _drop_unsent(self) -> CommandGenerator[None]:
+        """End a request that the box has given up before anything of it went to its origin."""
+        self.flow.error = flow.Error("cancelled by client (nothing of it went)")
+        yield HttpErrorHook(self.flow)
+        self.client_state = self.server_state = self.state_errored
+        self.flow.live = False
+        yield DropStream(self.stream_id)
 
     def handle_protocol_error(self, event: RequestProtocolError | ResponseProtocolError) -> CommandGenerator[None]:
         over = (self.state_done, self.state_errored)

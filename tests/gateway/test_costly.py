@@ -44,6 +44,15 @@ def h2(bed: Bed) -> ssl.SSLSocket:
     return connection
 
 
+def get_of_allowed(stream: int) -> bytes:
+    """The frame of a whole request that the policy allows."""
+    return frame(1, 5, stream, b"\x82\x87\x04\x06/pub/x\x41\x06a.test")
+
+
+def cancelled(stream: int) -> bytes:
+    return frame(3, 0, stream, struct.pack(">I", 8))
+
+
 HEAD = b"\x82\x87\x84\x41\x06a.test"  # GET https / of a.test
 
 
@@ -77,13 +86,17 @@ def bomb(bed: Bed) -> None:
 
 
 def rapid_resets(bed: Bed) -> None:
+    reset_each(bed, lambda stream: frame(1, 5, stream, HEAD))
+
+
+def rapid_resets_of_allowed(bed: Bed) -> None:
+    reset_each(bed, get_of_allowed)
+
+
+def reset_each(bed: Bed, request: Callable[[int], bytes]) -> None:
     with h2(bed) as connection:
-        number = 1
-        for _ in range(100):
-            block = b""
-            for _ in range(20):
-                block += frame(1, 5, number, HEAD) + frame(3, 0, number, struct.pack(">I", 8))
-                number += 2
+        for first in range(1, 4000, 40):
+            block = b"".join(request(stream) + cancelled(stream) for stream in range(first, first + 40, 2))
             if not pour(connection, block, times=1):
                 return
 
@@ -97,6 +110,10 @@ def one_byte_chunks(bed: Bed) -> None:
 def one_byte_fragments(bed: Bed) -> None:
     client = WebSocket(bed, "/pub/duplex")
     pour(client.socket, (b"\x00\x81\x00\x00\x00\x00x") * 2000)
+
+
+def one_byte_messages(bed: Bed) -> None:
+    pour(WebSocket(bed, "/pub/duplex").socket, b"\x82\x81\x00\x00\x00\x00x" * 2000)
 
 
 def tiny_pings(bed: Bed) -> None:
@@ -138,8 +155,10 @@ FLOODS = [
     continuations,
     bomb,
     rapid_resets,
+    rapid_resets_of_allowed,
     one_byte_chunks,
     one_byte_fragments,
+    one_byte_messages,
     tiny_pings,
     names,
     bad_heads,

@@ -286,7 +286,8 @@ def test_the_same_while_an_origin_takes_no_more_streams(bed: KeyBed, blind: KeyB
         client = Http2(each.gateway, "bound.test")
         first = client.send("/pub/trickle", authority="bound.test")
         client.wait_for_data(first, b"data: one\n\n")
-        waiting = [client.send(f"/pub/{n}", "POST", authority="bound.test", body=b"x") for n in range(3)]
+        length = (("content-length", "1"),)  # without it, it would not wait but have a connection of its own
+        waiting = [client.send(f"/pub/{n}", "POST", authority="bound.test", extra=length, body=b"x") for n in range(3)]
         decided(each, 4)
         each.vault.remove("key")
         client.reset_stream(first)
