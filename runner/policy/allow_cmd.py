@@ -72,8 +72,8 @@ Making = Callable[["Contents", Path, "Policy", Sequence["Recorded"]], "Contents"
 
 
 def _change(what: Sequence[str], project: Path | None, policies: tuple[Path, ...], make: Making, *, yes: bool) -> int:
-    from impyard.addon.policy import read_policy
     from impyard.runner.policy import change as policychange
+    from impyard.runner.policy.loaded import policy_of
 
     root, paths = located(project, policies)
     log = root / "runs" / "decisions.jsonl"
@@ -85,7 +85,7 @@ def _change(what: Sequence[str], project: Path | None, policies: tuple[Path, ...
         after = make(before, root, policy, asked)
         if after == before:
             return 0
-        others = policychange.flips(log, [each.host for each in asked], policy, read_policy(after, root=root), asked)
+        others = policychange.flips(log, [each.host for each in asked], policy, policy_of(after, root), asked)
         return 0 if policychange.carry_out(before, after, root, others, yes=yes) else 1
 
 
@@ -146,12 +146,12 @@ def _allowing(
 
 def _over(contents: Contents, root: Path, asked: Recorded, *, yes: bool) -> Contents:
     """The files with an exception for one request below each DENY that it meets."""
-    from impyard.addon.policy import read_policy
     from impyard.runner.policy.change import say, unasked
+    from impyard.runner.policy.loaded import policy_of
     from impyard.runner.policy.put import put
     from impyard.runner.policy.suggest import kind_of
 
-    policy = read_policy(contents, root=root)
+    policy = policy_of(contents, root)
     kind = kind_of(asked)
     _, met = _judged(asked, policy)
     if met is None or met.rule.allow:

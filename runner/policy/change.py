@@ -11,9 +11,10 @@ from pathlib import Path
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.addon.policy import Policy, read_policy, shown
+from impyard.addon.policy import Policy, shown
 from impyard.runner.decisions.lines import Selection
 from impyard.runner.policy import write as policywrite
+from impyard.runner.policy.loaded import policy_of
 from impyard.runner.policy.put import Contents
 from impyard.runner.policy.read import read_files
 from impyard.runner.policy.recorded import decisions, key_of, upgrade_of
@@ -40,7 +41,7 @@ class Flip:
 def read(paths: Sequence[Path], root: Path | None) -> tuple[Contents, Policy]:
     """The policy's files and what they say. Raises PolicyError for one that must not be used."""
     contents = tuple(read_files(paths, root))
-    return contents, read_policy(contents, root=root)
+    return contents, policy_of(contents, root)
 
 
 def flips(log: Path, hosts: Iterable[str], before: Policy, after: Policy, wanted: Collection[Recorded]) -> list[Flip]:

@@ -14,10 +14,11 @@ from math import inf
 from pathlib import Path
 
 from impyard.addon.judge import Decision, Trace, judge, last_match
-from impyard.addon.policy import Policy, read_policy
+from impyard.addon.policy import Policy
 from impyard.addon.request import Request
 from impyard.addon.rules import Entry, Rule
 from impyard.runner.policy.edit import CannotEdit, NewEntry, NewRule, count_entries, insert_entry, insert_rule
+from impyard.runner.policy.loaded import policy_of
 from impyard.runner.policy.regexask import begin_alike, meet
 from impyard.runner.policy.regexlang import Unknown
 
@@ -93,7 +94,7 @@ def put(
     over: the rule that the new ones are to win against; without it, they win against no DENY. Raises PolicyError for a
     policy that is broken, CannotEdit where its text gives no safe place.
     """
-    policy = read_policy(contents, root=root)
+    policy = policy_of(contents, root)
     covering = sorted(
         (e for e in policy.entries_for(where.host) if e.covers(where.scheme, where.port)), key=lambda e: e.order
     )
@@ -140,7 +141,7 @@ def put(
         passed = _guards(covering, rules, (-1, 0), place)
         # One without a condition is about the request that the exception is for, as `over` is.
         wins = tuple(rule for rule in passed if rule is not meant and (rule.allow or rule.query or rule.websocket))
-    return Put(changed, read_policy(changed, root=root), file, entry is None, remarks, wins)
+    return Put(changed, policy_of(changed, root), file, entry is None, remarks, wins)
 
 
 def _into_entry(

@@ -6,7 +6,8 @@ controls. A question that takes too long is `Unknown`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 from impyard.runner.policy.regexlang import (
@@ -84,9 +85,13 @@ def matches_any(expression: str, *, as_sent: bool) -> bool:
 
 
 def _is_path(text: str, alphabet: Ranges) -> bool:
-    return (text == "*" or text.startswith("/")) and all(
-        any(low <= ord(char) <= high for low, high in alphabet) for char in text
-    )
+    return text == "*" or (text.startswith("/") and _of_alphabet(alphabet)(text) is not None)
+
+
+@lru_cache(maxsize=8)
+def _of_alphabet(alphabet: Ranges) -> Callable[[str], re.Match[str] | None]:
+    """Whether a text has no other characters; a pattern looks ten times faster than a loop."""
+    return re.compile("".join(["[", *(rf"\U{low:08x}-\U{high:08x}" for low, high in alphabet), "]*"])).fullmatch
 
 
 def is_everything(expression: str) -> bool:
@@ -141,9 +146,21 @@ def samples_of(expression: str) -> tuple[str, ...]:
 
 
 def _samples(tree: Tree) -> tuple[str, ...]:
-    found: dict[str, None] = {}
-    for number in range(MAX_SAMPLES):
-        found[sample(tree, number)] = None
+    if not isinstance(tree, Series):
+        return tuple(sorted(dict.fromkeys(sample(tree, number) for number in range(MAX_SAMPLES)), key=len))
+    # What is written out is the same in each, and most of most expressions.
+    runs: list[str | Tree] = []
+    for part in tree.parts:
+        if not isinstance(part, Chars):
+            runs.append(part)
+        elif runs and isinstance(text := runs[-1], str):
+            runs[-1] = text + chr(_nicest(part.ranges))
+        else:
+            runs.append(chr(_nicest(part.ranges)))
+    found = dict.fromkeys(
+        "".join([each if isinstance(each, str) else sample(each, number) for each in runs])
+        for number in range(MAX_SAMPLES)
+    )
     return tuple(sorted(found, key=len))
 
 

@@ -6,8 +6,10 @@ classes of Unicode, word boundaries) is `Unknown`: questions about it have no an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 TOP = 0x10FFFF
 MAX_STATES = 4000  # of one expression; repetition like {1,1000} is written out
@@ -117,6 +119,15 @@ def parse(expression: str) -> Tree:
     return tree
 
 
+_PLAIN_RUN = re.compile(r"[A-Za-z0-9/_~:@%-]+")
+_REPEATS = frozenset("*+?{")
+
+
+@lru_cache(maxsize=256)
+def _literal(char: str) -> Chars:
+    return Chars(((ord(char), ord(char)),), "literal")
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
@@ -140,6 +151,9 @@ class _Parser:
         parts: list[Tree] = []
         while self.at < len(self.text) and self.peek() not in "|)":
             here = self.at
+            if not self.fold and (run := self.plain_run()):
+                parts += run
+                continue
             if self.peek() == "^" or self.peek(2) == r"\A":  # at the very beginning it says nothing
                 if not self._is_all_before(here):
                     raise Unknown
@@ -156,6 +170,17 @@ class _Parser:
             else:
                 parts.append(part)
         return parts[0] if len(parts) == 1 else Series(tuple(parts))
+
+    def plain_run(self) -> list[Tree]:
+        """The characters from here on that stand for themselves, once each: by far the most of a path."""
+        found = _PLAIN_RUN.match(self.text, self.at)
+        if found is None:
+            return []
+        end = found.end()
+        if self.text[end : end + 1] in _REPEATS:
+            end -= 1  # the last one may be there more than once
+        start, self.at = self.at, end
+        return [_literal(char) for char in self.text[start:end]]
 
     def _is_all_before(self, at: int) -> bool:
         return self.text[:at] in ("", "(?i)", "(?s)", "(?is)", "(?si)")

@@ -48,9 +48,9 @@ def suggest(
       impyard policy suggest --run last
       impyard policy suggest --since 1d --apply
     """
-    from impyard.addon.policy import read_policy
     from impyard.runner.policy import change as policychange
     from impyard.runner.policy import suggest_show
+    from impyard.runner.policy.loaded import policy_of
     from impyard.runner.policy.suggest import suggestion
 
     if yes and not applying:
@@ -85,7 +85,7 @@ def suggest(
             click.echo(f"apply it: {command_line(*words, project=project)}", err=True)
             return 0
         wanted = [asked for each in made.rules for asked in each.evidence.samples]
-        after = read_policy(made.contents, root=root)
+        after = policy_of(made.contents, root)
         hosts = [each.where.host for each in made.rules]
         others = policychange.flips(log, hosts, policy, after, wanted)
         return 0 if policychange.carry_out(contents, made.contents, root, others, yes=yes) else 1
