@@ -21,6 +21,8 @@ _PART_CHARS = 64 << 10
 _MIN_MEM = 8 << 20
 _MEM_PER_RULE = 8 << 10
 _MORE_MEM = 8
+_LARGE_MEM = 1 << 20  # what a large expression does not fit into; hundreds of usual ones do
+_MOST_NAMED = 3
 _EVERYTHING = "(?s).*"  # matches every path: its absence tells a failure from "nothing matched"
 
 _PLAIN = re.compile(r"[A-Za-z0-9/_%@:~-]{0,64}")
@@ -158,6 +160,25 @@ def _unparsable(expressions: Sequence[str]) -> list[int]:
         except re2.error:
             bad.append(n)
     return bad
+
+
+def heaviest(expressions: Sequence[str], rest: Callable[[], None] | None = None) -> list[int]:
+    """The places of those that are large by themselves, a few: where a repetition is written out, above all.
+
+    rest: called when one has been compiled, which takes some milliseconds at most.
+    """
+    options, found = path_options(), []
+    options.max_mem = _LARGE_MEM
+    for n, expression in enumerate(expressions):
+        try:
+            re2.compile(expression, options)
+        except re2.error:
+            found.append(n)
+            if len(found) == _MOST_NAMED:
+                break
+        if rest is not None:
+            rest()
+    return found
 
 
 def _new_set(max_mem: int) -> re2.Set:

@@ -14,7 +14,7 @@ from pathlib import Path
 import re2
 
 from impyard.addon.errors import Fault
-from impyard.addon.paths import BadExpressions, Paths, path_options
+from impyard.addon.paths import BadExpressions, Paths, heaviest, path_options
 from impyard.addon.policyhomes import Homes
 from impyard.addon.policyinject import BINDING_KEYS, Leg, read_inject, read_sentinels
 from impyard.addon.policyroutes import ROUTE_KEYS, read_route
@@ -126,7 +126,7 @@ class _Reader:
         if host is None or len(nodes.faults) > known:
             return None
         if paths is None:
-            nodes.fault(node, f'the rules of "{host}" are too large to be matched together')
+            nodes.fault(node, f'the rules of "{host}" are too large to be matched together{self.too_large()}')
             return None
         return Entry(
             host,
@@ -152,6 +152,15 @@ class _Reader:
             except re2.error:
                 return None
         return paths
+
+    def too_large(self) -> str:
+        """Which of the entry's expressions are, and what to do."""
+        found = heaviest([raw for raw, _ in self.expressions], self.nodes.rest)
+        if not found:
+            return "; write several entries for the host, with some of the rules each"
+        lines = " and ".join(str(self.expressions[n][1].start_mark.line + 1) for n in found)
+        least = "those in lines" if len(found) > 1 else "that in line"
+        return f", above all {least} {lines}: a repetition such as {{1,800}} is written out so often; + or * is not"
 
     def rules(self, node: Node) -> list[Rule]:
         rules = []

@@ -336,7 +336,18 @@ def test_large_expressions_load_or_are_refused() -> None:
     assert judge(Request("GET", "https", "a.test", 443, "/299/x/y", host_header="a.test"), policy).allowed
     huge = "".join(f"      - {{action: ALLOW, method: GET, path: '/{n}/\\pL{{1,800}}'}}\n" for n in range(25))
     faults = faults_of("networkPolicies:\n  - host: a.test\n    policies:\n" + huge)
-    assert faults == ['gateway.yaml:2:5: the rules of "a.test" are too large to be matched together']
+    words = 'gateway.yaml:2:5: the rules of "a.test" are too large to be matched together, above all those in lines'
+    assert faults == [f"{words} 4 and 5 and 6: a repetition such as {{1,800}} is written out so often; + or * is not"]
+
+
+def test_of_rules_that_are_too_large_the_large_ones_are_named() -> None:
+    rules = [f"      - {{action: ALLOW, method: GET, path: /{n}/x}}\n" for n in range(600)]
+    heavy = [f"      - {{action: ALLOW, method: GET, path: '/0/\\pL{{1,1000}}{n}'}}\n" for n in range(20)]
+    faults = faults_of("networkPolicies:\n  - host: a.test\n    policies:\n" + "".join(rules + heavy))
+    assert len(faults) == 1 and "above all those in lines 604 and 605 and 606: a repetition such as" in faults[0]
+    many = [f"      - {{action: ALLOW, method: GET, path: '/0/\\pL{{1,20}}{n}'}}\n" for n in range(100)]
+    [fault] = faults_of("networkPolicies:\n  - host: a.test\n    policies:\n" + "".join(many))
+    assert fault.endswith("matched together; write several entries for the host, with some of the rules each")
 
 
 def test_very_many_hosts_load_and_decide() -> None:
