@@ -47,19 +47,30 @@ def test_what_fills_a_group_up_is_not_told_and_hides_nothing(patterns: list[byte
     assert bool(needles.hits(data)) == bool(places)
 
 
+FEW = [f"{first}-{'x9Q_'[number]}realKEYvalue0123".encode() for number, first in enumerate("sk3A")]
+
+
+def _took(needles: Needles, data: bytes) -> float:
+    times = []
+    for _ in range(20):
+        started = time.thread_time()
+        assert not needles.hits(data)
+        times.append(time.thread_time() - started)
+    return min(times)
+
+
 def test_a_few_patterns_are_looked_for_in_noise_as_quickly_as_in_nothing() -> None:
     """As in what is compressed: a factor of a hundred and more, where the library looks for single bytes."""
-    needles = Needles(f"{first}-{'x9Q_'[number]}realKEYvalue0123".encode() for number, first in enumerate("sk3A"))
+    needles = Needles(FEW)
+    assert _took(needles, os.urandom(1 << 20)) < 20 * _took(needles, bytes(1 << 20))
 
-    def took(data: bytes) -> float:
-        times = []
-        for _ in range(20):
-            started = time.thread_time()
-            assert not needles.hits(data)
-            times.append(time.thread_time() - started)
-        return min(times)
 
-    assert took(os.urandom(1 << 20)) < 20 * took(bytes(1 << 20))
+def test_many_patterns_take_little_longer_than_a_few() -> None:
+    """A factor of twelve where a group, with what fills it up, is too large for the quick search."""
+    noise = os.urandom(1 << 20)
+    many = [base64.b64encode(number.to_bytes(2) * 9) for number in range(1000, 65_000, 1000)]
+    assert len(many) == 64
+    assert _took(Needles(many), noise) < 6 * _took(Needles(FEW), noise)
 
 
 def a_token() -> str:
