@@ -15,6 +15,7 @@ from collections.abc import Callable
 from mitmproxy.connection import Connection
 
 from impyard.addon.destination import carrier
+from impyard.addon.fastread import FastReader
 from impyard.addon.limits import DEFAULTS, Limits
 from impyard.addon.turns import Bucket
 
@@ -177,7 +178,7 @@ class GatedReader:
 
     def __init__(
         self,
-        reader: asyncio.StreamReader,
+        reader: asyncio.StreamReader | FastReader,
         gate: Gate,
         lane: Lane,
         peer: int,

@@ -33,6 +33,7 @@ from impyard.addon.backpressure import Gate, GatedReader, Gates, Lane
 from impyard.addon.clocks import Owed
 from impyard.addon.destination import Attempt, attempt_of
 from impyard.addon.dialing import Dialer, NoRoom
+from impyard.addon.fastread import FastReader
 from impyard.addon.limits import Limits
 from impyard.addon.notes import is_let_go
 
@@ -185,9 +186,8 @@ class DoorConnection(server.ConnectionHandler):
             vars(connection)["gate"] = gate  # the streams that it carries find it there
         assert isinstance(io.reader, asyncio.StreamReader) and isinstance(io.writer, asyncio.StreamWriter)
         descriptor = io.writer.get_extra_info("socket").fileno()
-        reader = GatedReader(
-            io.reader, gate, self._lane, descriptor, lambda: self._gone(connection), lambda: self._aside_s
-        )
+        fast = FastReader(io.reader, cast(asyncio.Transport, io.writer.transport))
+        reader = GatedReader(fast, gate, self._lane, descriptor, lambda: self._gone(connection), lambda: self._aside_s)
         io.reader = cast(asyncio.StreamReader, reader)  # the core only calls `read`
         task = asyncio.current_task()
         self._reads[task] = connection, reader
