@@ -23,11 +23,14 @@ _SLICE = 64 * 1024
 _RECORD = 16 * 1024  # what one record holds at most (RFC 8446, 5.1)
 # What a slice becomes, with room for the overhead of its records and for messages of TLS itself.
 _SEALED = _SLICE + 8 * 1024
+_LOAD = 4 * _SLICE  # what is read at once: its records are opened into one place
 
-# Where opened records are put together, of any connection: nothing else runs until they are copied.
+# Where opened records are put together, of any connection: nothing else runs until they are copied. They come of a load
+# and of what was there of a record before it.
 _LIB: Any = vars(SSL)["_lib"]
 _FFI: Any = vars(SSL)["_ffi"]
-_ROOM = _FFI.new("char[]", _SLICE + _RECORD)
+_ROOM_BYTES = _LOAD + 2 * _RECORD
+_ROOM = _FFI.new("char[]", _ROOM_BYTES)
 
 
 class InFewPieces(TLSLayer):
@@ -54,12 +57,17 @@ class InFewPieces(TLSLayer):
             pass
         return pieces
 
-    def _opened(self) -> bytes:
-        """What OpenSSL has from the other side, of one slice."""
+    def _opened(self, sealed: memoryview) -> bytes:
+        """What OpenSSL makes of so much from the other side, which is a load at most."""
         ssl, count = vars(self.tls)["_ssl"], 0
-        # pyOpenSSL's `recv` makes a buffer and a copy for each record: a tenth of what a download takes.
-        while count <= _SLICE and (more := _LIB.SSL_read(ssl, _ROOM + count, _RECORD)) > 0:
-            count += more
+        for at in range(0, max(len(sealed), 1), _SLICE):
+            if sealed:
+                self.tls.bio_write(sealed[at : at + _SLICE])
+            # pyOpenSSL's `recv` makes a buffer and a copy for each record: a tenth of what a download takes.
+            while (more := _LIB.SSL_read(ssl, _ROOM + count, min(_RECORD, _ROOM_BYTES - count))) > 0:
+                count += more
+            if not _LIB.SSL_want_read(ssl):
+                break  # an end, or a fault
         return bytes(_FFI.buffer(_ROOM, count))
 
     def send_data(self, data: bytes) -> CommandGenerator[None]:
@@ -77,11 +85,9 @@ class InFewPieces(TLSLayer):
         if self._is_over:
             return
         whole, pieces, closed, broken = memoryview(data), [], False, False
-        for at in range(0, max(len(data), 1), _SLICE):
-            if data:
-                self.tls.bio_write(whole[at : at + _SLICE])
+        for at in range(0, max(len(data), 1), _LOAD):
+            pieces.append(self._opened(whole[at : at + _LOAD]))
             try:
-                pieces.append(self._opened())
                 while True:
                     pieces.append(self.tls.recv(_RECORD))  # says why there is no more
             except SSL.WantReadError:
