@@ -5,9 +5,40 @@ from __future__ import annotations
 from typing import Any
 
 import h11
+from h11._readers import ContentLengthReader
+from mitmproxy.proxy import events
 from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import RequestData, ResponseData
+from mitmproxy.proxy.layers.http._http1 import Http1Connection
+
+
+class KnownLength(ContentLengthReader):
+    """Reads a body whose length is known."""
+
+    def is_inside(self, size: int) -> bool:
+        """Whether the next `size` bytes are of the body and more of it follows; they count as read then."""
+        if not 0 < size < self._remaining:
+            return False
+        self._remaining -= size
+        return True
+
+
+def straight(end: Http1Connection, event: events.Event) -> ReceiveHttp | None:
+    """What came, as it came, when all of it is from inside of a body of known length: nothing is to be parsed there.
+
+    None when a parser has to look, by way of a buffer: three copies, and a dozen calls.
+    """
+    if (
+        isinstance(event, events.DataReceived)
+        and end.state == end.read_body
+        and isinstance(end.body_reader, KnownLength)
+        and not end.buf
+        and end.body_reader.is_inside(len(event.data))
+    ):
+        assert end.stream_id is not None
+        return ReceiveHttp(end.ReceiveData(end.stream_id, event.data))
+    return None
 
 
 class ChunkedBody:

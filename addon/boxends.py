@@ -29,7 +29,7 @@ from mitmproxy.proxy.layers.http._http2 import Http2Server, StreamState
 from impyard.addon import answers
 from impyard.addon.answers import Answer
 from impyard.addon.backpressure import gate_of_client, note_cancelled, note_frames, note_message
-from impyard.addon.bodies import joined
+from impyard.addon.bodies import joined, straight
 from impyard.addon.clocks import owes
 from impyard.addon.destination import Refusal, RefusedHook
 from impyard.addon.frames import BoundedH2
@@ -59,7 +59,10 @@ class JudgedHttp1Server(Http1Server):
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         self._steps += 1
-        yield from super()._handle_event(event)
+        if (piece := straight(self, event)) is not None:
+            yield piece
+        else:
+            yield from super()._handle_event(event)
         size = len(event.data) if isinstance(event, events.DataReceived) else 0
         self._received += size
         self._keep_time()

@@ -31,7 +31,7 @@ from mitmproxy.proxy.layers.http._http2 import Http2Client
 
 from impyard.addon.answers import Answer
 from impyard.addon.backpressure import gate_of_origin, note_frames, note_message
-from impyard.addon.bodies import ChunkedBody, joined
+from impyard.addon.bodies import ChunkedBody, KnownLength, joined, straight
 from impyard.addon.destination import destination_of, note_idle, note_room
 from impyard.addon.frames import in_one_piece
 from impyard.addon.h2writes import HeldWrites
@@ -48,12 +48,17 @@ _ASSUMED = 10  # streams that an origin takes, as long as it has not said
 class JudgedHttp1Client(Http1Client):
     """The origin's side of an HTTP/1 connection: interim answers are dropped, what never ends, ends it."""
 
+    _sends_chunks = True  # the core looks it up for each piece: a dozen calls
+
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         if isinstance(event, events.ConnectionEvent) and self.response_done and not self.request_done:
             # All is said, and the upload goes on: the core would read what follows as the same answer once more.
             self.state = self.done
             if self.conn.connected:
                 yield commands.CloseConnection(self.conn)
+            return
+        if (piece := straight(self, event)) is not None:
+            yield piece
             return
         yield from super()._handle_event(event)
         limit = limits_of(self.context.client).unparsed_bytes
@@ -63,11 +68,15 @@ class JudgedHttp1Client(Http1Client):
         yield from self._end("the answer does not come to an end")
 
     def send(self, event: HttpEvent) -> CommandGenerator[None]:
+        if isinstance(event, RequestData) and not self._sends_chunks:
+            yield commands.SendData(self.conn, event.data)
+            return
         if isinstance(event, RequestHeaders):
             note_idle(self.conn, False)
             if event.request.is_http2:
                 # The core translates too, but ends the connection after it.
                 event = RequestHeaders(event.stream_id, _as_http1(event.request), event.end_stream)
+            self._sends_chunks = "chunked" in event.request.headers.get("transfer-encoding", "").lower()
         yield from super().send(event)
 
     def mark_done(self, *, request: bool = False, response: bool = False) -> CommandGenerator[None]:
@@ -258,12 +267,13 @@ def _streamed(head: HttpEvent, event: HttpEvent) -> int:
 
 
 def install() -> None:
-    """Have the core use our parsers towards origins, and our reading of chunks in both directions."""
+    """Have the core use our parsers towards origins, and our reading of bodies in both directions."""
     make = _http1.make_body_reader
 
     def make_body_reader(expected_size: int | None) -> Any:
-        reader = make(expected_size)
-        return ChunkedBody(reader) if expected_size is None else reader
+        if expected_size is None:
+            return ChunkedBody(make(expected_size))
+        return make(expected_size) if expected_size < 0 else KnownLength(expected_size)
 
     _http1.make_body_reader = make_body_reader
     vars(http_layers)["Http1Client"] = JudgedHttp1Client
