@@ -21,6 +21,7 @@ from impyard.runner.decisions import logread
 from impyard.runner.decisions.logfiles import open_log
 from impyard.runner.enclosure import Enclosure
 from impyard.runner.gitsettings import text_of_file
+from impyard.runner.secretfiles.kinds import is_env
 
 GROUP = "outside"
 DOCKER_SOCKETS = ("docker.sock", "containerd.sock", "podman.sock")
@@ -151,7 +152,7 @@ def _covered(enclosure: Enclosure, mounts: Sequence[Mapping[str, Any]], host: Ma
         path.resolve()
         for pattern in (".env", ".env.*")
         for path in root.rglob(pattern)
-        if path.name != ".env.example" and not path.is_relative_to(runs) and path.resolve().is_relative_to(root)
+        if is_env(path.name) and not path.is_relative_to(runs) and path.resolve().is_relative_to(root)
     }
     good = [path for path in files if any(str(place) in hidden for place in (path, *path.parents))]
     return f"{len(files)} of {len(files)}", f"{len(good)} of {len(files)}"

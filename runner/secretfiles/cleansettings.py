@@ -1,5 +1,5 @@
 """Copies without secrets of settings that a project needs: cargo's, Gradle's, Maven's, NuGet's, .NET's, WordPress's,
-and those of tools that agents are given (MCP). Pure; for the rest as clean.py.
+templates of environment files, and those of tools that agents are given (MCP). Pure; for the rest as clean.py.
 
 References such as `${TOKEN}` stay, and so do placeholders: what is no secret must not cost the agent a file.
 """
@@ -35,6 +35,12 @@ _DEFINE = linear(
     rb"(?i)(\bdefine\s*\(\s*['\"](?:DB_PASSWORD|\w*(?:AUTH|LOGGED_IN|NONCE)_(?:KEY|SALT)|\w*_(?:SECRET|TOKEN|API_KEY|PASSWORD))"
     rb"['\"]\s*,\s*)('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")()"
 )
+# A line of an environment file, one in a comment too: name, value, what follows.
+_ENV = linear(
+    rb"(?m)^([ \t]*(?:#[ \t#]*)?(?:export[ \t]+)?[A-Za-z_][\w.-]*[ \t]*=[ \t]*)"
+    rb"(\"[^\"\n]*\"|'[^'\n]*'|[^\n]*?)([ \t]+#[^\r\n]*\r?|[ \t\r]*)$"
+)
+_QUOTES = frozenset({b'"', b"'", b"`"})
 _FLAG = linear(rb"(?i)\A(--?[\w-]*" + _SECRET + rb")(=.*)?\z")
 
 
@@ -54,6 +60,22 @@ def properties(text: str) -> str | None:
     if any(found[2].endswith(b"\\") and _is_secret(found[2]) for found in _PROPERTY.finditer(data)):
         return None  # it goes on in the next line
     return _without_users(replaced(_PROPERTY, lambda found: found[1] if _is_secret(found[2]) else found[0], data))
+
+
+def env_template(text: str) -> str | None:
+    """A template of an environment file, with all names and comments, and no value but placeholders and short ones: no
+    name says for sure that it is none of a secret. None for what has other lines."""
+    data = text.encode("utf-8", "surrogateescape")
+    values = [found[2] for found in _ENV.finditer(data)]
+    other = replaced(_ENV, lambda _: b"", data).splitlines()
+    clean = _without_users(replaced(_ENV, _emptied, data))
+    if (
+        any(value.endswith(b"\\") or (value[:1] in _QUOTES and value[-1:] != value[:1]) for value in values)
+        or any(line.strip() and not line.lstrip().startswith(b"#") for line in other)
+        or any(map(is_token, clean.encode("utf-8", "surrogateescape").split()))
+    ):
+        return None  # a value goes on in the next line, or stands elsewhere
+    return clean
 
 
 def maven_settings(text: str) -> str | None:

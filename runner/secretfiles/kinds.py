@@ -37,8 +37,8 @@ class Suspect(NamedTuple):
 
 
 def is_env(name: str) -> bool:
-    """Whether a file or folder of this name is an environment file by convention."""
-    return name == ".env" or (name.startswith(".env.") and name != ".env.example")
+    """Whether a file or folder of this name is an environment file by convention, and no template of one."""
+    return name == ".env" or (name.startswith(".env.") and not name.endswith(_TEMPLATES))
 
 
 def suspect(name: str, folder: str) -> Suspect | None:
@@ -68,6 +68,8 @@ def suspect(name: str, folder: str) -> Suspect | None:
         return _AWS_CSV if name == "rootkey.csv" or name.endswith(("accesskeys.csv", "credentials.csv")) else None
     if name.startswith("appsettings.") and ending == ".json":
         return _DOTNET
+    if name.startswith(".env.") and name.endswith(_TEMPLATES):
+        return _TEMPLATE
     if name.startswith((".env_", ".env-")) or (name.startswith("env.") and ending in _STAGES):
         return _SETTINGS
     if folder == "keys" and not ending:
@@ -262,6 +264,9 @@ _SOURCE = frozenset(
 _BARE_KEY = Suspect(PRIVATE_KEY, _bare_key, head=256)
 _PLAIN = frozenset({".txt", ".ssh"})
 _HASH = 38  # digits in the name of one of git's objects
+# Files that say which variables there are, for whoever writes the `.env` itself.
+_TEMPLATES = (".example", ".sample", ".template", ".dist", ".defaults")
+_TEMPLATE = Suspect("values in a template", None, cleansettings.env_template)
 _STAGES = frozenset({".local", ".prod", ".production", ".staging", ".dev", ".development", ".test"})
 _DOTNET = Suspect("secrets in settings", None, cleansettings.dotnet_settings)
 _TOOLS = Suspect("token in settings of tools", None, cleansettings.tool_settings)
@@ -309,6 +314,8 @@ _NAMES: Mapping[str, Suspect] = {
     "vault.json": Suspect("impyard's vault", _vault),
     "kubeconfig": Suspect("cluster login", _kube),
     "secring.gpg": Suspect("gpg secret key"),
+    **dict.fromkeys((f".env{ending}" for ending in _TEMPLATES), _TEMPLATE),
+    ".env.example": _NOTHING,
     "debug.keystore": _NOTHING,  # Android's own: its password is public, and builds need it
 }
 _ENDINGS: Mapping[str, Suspect] = {

@@ -36,13 +36,14 @@ def test_env_files_are_covered_wherever_they_are(project: Project, ordinary_cont
     (root / "link" / ".env").symlink_to(root / "settings" / "real.conf")
     (root / "a" / ".env.outside").symlink_to(outside)
     (root / ".env.example").write_text("API_KEY=your key here\n")
+    (root / ".env.sample").write_text(f"# of the service\nAPI_KEY={canary}\n")
     for path in (root, *root.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o777)
 
     seen = (
         f"cat {' '.join(map(str, hidden))} {root}/link/.env {root}/a/.env.outside {root}/a/.env.folder/inner.conf;"
-        f"grep -rhs API_KEY=c[a]nary {root}; cat {root}/.env.example; id -u"
+        f"grep -rhs API_KEY=c[a]nary {root}; cat {root}/.env.example {root}/.env.sample; id -u"
     )
     result = project.demo(
         f"run: ({seen}) > read 2> errors; (cat /proc/self/mountinfo; env) | grep -c c[a]nary > count; true",
@@ -51,7 +52,10 @@ def test_env_files_are_covered_wherever_they_are(project: Project, ordinary_cont
         watch=lambda: _inspected(project),
     )
     assert result.code == 0, result
-    assert result.file("read").splitlines() == ["API_KEY=your key here", str(result.receipt["user"]["uid"])]
+    assert result.file("read").splitlines() == [
+        *("API_KEY=your key here", "# of the service", "API_KEY="),
+        str(result.receipt["user"]["uid"]),
+    ]
     assert result.file("count").strip() == "0"
     assert canary not in result.watched
     assert str(root / ".env") in result.watched, "the engine's view is that of this project's box"

@@ -372,6 +372,14 @@ NEEDED: dict[str, tuple[str, str]] = {
         f'{{"Values": {{"AzureWebJobsStorage": "DefaultEndpointsProtocol=https;AccountName=a;AccountKey={TOKEN}=="}}}}',
         '{"Values": {"AzureWebJobsStorage": "UseDevelopmentStorage=true"}}',
     ),
+    ".env.sample": (
+        f"# the service\nexport STRIPE={TOKEN}\nDB_URL='{TOKEN}' # why\r\nPORT=3000\nKEY=<your key>\n#OLD={TOKEN}\n",
+        '# the service\n\nPORT=3000 # of 65535\nexport KEY="<your key>"\n# KEY=changeme\nEMPTY=\n',
+    ),
+    ".env.template": (f"A=https://u:{TOKEN}@example.test/\nB=${{B}}\n", "B=${B}\nC=https://example.test/\n"),
+    "web/.env.dist": (f"A = {TOKEN}\n", "A = \n"),
+    ".env.defaults": (f'A="{TOKEN} and blanks"\n', 'A=""\n'),
+    ".env.production.example": (f"A={TOKEN}\n", "A=example\n"),
     "wp-config.php": (
         f"<?php\ndefine( 'DB_NAME', 'a' );\ndefine( 'DB_PASSWORD', '{TOKEN}' );\ndefine('AUTH_KEY', \"{TOKEN}\");\n",
         "<?php\ndefine( 'DB_PASSWORD', getenv('DB_PASSWORD') );\ndefine('AUTH_KEY', 'put your unique phrase here');\n",
@@ -399,7 +407,7 @@ def meaning(name: str, text: str) -> list[tuple[str, str]]:
             for each in ElementTree.fromstring(text).iter()
             for key, value in [*each.items(), ("", each.text)]
         ]
-    split = "=" if name.endswith(".properties") else ","
+    split = "=" if name.endswith(".properties") or "/.env." in f"/{name}" else ","
     return [(key, value) for key, _, value in (line.partition(split) for line in text.splitlines())]
 
 
@@ -426,6 +434,12 @@ def test_settings_among_other_things_are_shown_without_the_secret(tmp_path: Path
         (".cargo/config.toml", f'[registry]\ntoken = """\n{TOKEN}"""\n'),
         ("gradle.properties", f"signing.password={TOKEN[:20]}\\\n{TOKEN[20:]}\n"),
         ("settings.xml", "<settings>" + " " * 300_000),
+        (".env.sample", f'A="\n{TOKEN}"\n'),
+        (".env.sample", f"A=b \\\n{TOKEN}\n"),
+        (".env.sample", f"A:\n  {TOKEN}\n"),
+        (".env.sample", f"# as ghp_{TOKEN} was\nA=\n"),
+        (".env.sample", f"A=b # as ghp_{TOKEN} was\n"),
+        (".env.sample", f"# as\rA={TOKEN}\n"),
     ],
 )
 def test_settings_in_another_form_are_covered(tmp_path: Path, name: str, text: str) -> None:
