@@ -160,6 +160,7 @@ class JudgedHttp2Client(HeldWrites, Http2Client):
         self._waiting: dict[int, list[HttpEvent]] = {}  # by the box's stream, in their order
         self._uploads = 0  # bytes among them
         self._ended: list[int] = []  # streams of ours, by what is being worked on
+        self._reading = False  # what came from the origin is being worked on
         note_room(self.conn, lambda: not self._may_begin())
         # Until it says how many it takes, what it said on another connection holds; the core always assumes ten.
         known: dict[object, int] = vars(self.context.client).setdefault("streams_at", {})
@@ -177,9 +178,14 @@ class JudgedHttp2Client(HeldWrites, Http2Client):
         if isinstance(event, HttpEvent) and event.stream_id not in self.our_stream_id:
             self._wait(event)
         else:
+            came_within = self._reading
+            self._reading |= not isinstance(event, HttpEvent)
             yield from super()._handle_event(event)
-            # Of ours: the core has changed it.
-            self._forget([event.stream_id] if isinstance(event, HttpEvent) else self._ended)
+            self._reading = came_within
+            if isinstance(event, HttpEvent):
+                self._ended.append(event.stream_id)  # of ours: the core has changed it
+            if not came_within:  # else the core still works on what it was told of that stream
+                self._forget()
         while self._waiting and self._may_begin() and not self._is_over:
             number = next(iter(self._waiting))
             yield from self._begin(number, self._no_longer(number))
@@ -188,11 +194,11 @@ class JudgedHttp2Client(HeldWrites, Http2Client):
                 self._no_longer(number)
                 why = "the connection ended before its turn"
                 yield ReceiveHttp(ResponseProtocolError(number, why, ErrorCode.GENERIC_SERVER_ERROR))
-        self._measure(event)
+        self._measure()
 
-    def _forget(self, ours: list[int]) -> None:
+    def _forget(self) -> None:
         """Drop those streams that are closed on both sides. The core would keep their numbers."""
-        for number in filter(self.is_closed, ours):
+        for number in filter(self.is_closed, self._ended):
             self.streams.pop(number, None)
             self.our_stream_id.pop(self.their_stream_id.pop(number, -1), None)
         self._ended = []
@@ -233,7 +239,7 @@ class JudgedHttp2Client(HeldWrites, Http2Client):
         for each in came:
             yield from super()._handle_event(each)
 
-    def _measure(self, event: events.Event) -> None:
+    def _measure(self) -> None:
         """Have the box read no further while too much waits: what no window is granted for, and uploads that wait.
 
         Not the bodies that came as a whole: they are few and small, and the upload that they wait for may come by the
@@ -243,7 +249,7 @@ class JudgedHttp2Client(HeldWrites, Http2Client):
         if gates is None or not (self._held or self._waiting or self.h2_conn.stream_buffers):
             return
         held = 0
-        if not isinstance(event, events.ConnectionClosed):
+        if not self._is_over:
             held = sum(len(chunk.data) for chunks in self.h2_conn.stream_buffers.values() for chunk in chunks)
             held += self._uploads
         gates.uploads.add(held - self._held)

@@ -30,6 +30,7 @@ GIVEN_UP = "cancelled by client"
 # What an honest request of the same run takes at most, by the clock of a busy machine; without room it is `turn_s`.
 HONEST_S = 5.0
 assert DEFAULTS.turn_s > HONEST_S
+DATA_OF_NO_STREAM = b"\0\0\x05\0\0\0\0\0\0hello"
 
 
 @pytest.mark.attack("127", "F27")
@@ -194,4 +195,34 @@ def test_requests_that_wait_hear_of_the_end_of_their_connection(few: Few) -> Non
     client.wait(first, waiting)
     assert client.answers[waiting][0] == 502
     assert few.origin.seen[1] == "/pub/hold" and "/v1/messages" not in few.origin.seen
+    client.close()
+
+
+@pytest.mark.parametrize("few", [(10, True)], indirect=True, ids=["of ten streams"])
+def test_an_upload_that_its_origin_resets_takes_no_other_request_with_it(few: Few) -> None:
+    client, first = few.occupied()
+    upload = client.send("/early", "POST", end=False)
+    wait_until(lambda: len(few.origin.seen) == 3)
+    client.send_more(upload, b"begun")
+    client.wait(upload)
+    assert client.answers[upload][0] == 502
+    few.origin.release.set()
+    client.wait(first)
+    assert client.answers[first][0] == 200
+    client.close()
+
+
+@pytest.mark.parametrize("few", [(10, False)], indirect=True, ids=["that grants no window"])
+def test_a_box_is_read_on_after_its_upload_waited_for_an_origin_that_broke_the_protocol(few: Few) -> None:
+    client = Http2(few.gateway, "a.test")
+    upload = client.send("/v1/messages", "POST", end=False)
+    wait_until(lambda: few.origin.seen)
+    assert client.pour(upload, SENT, seconds=5, patience=0.5) > DEFAULTS.waiting_bytes
+    few.origin.last_words = DATA_OF_NO_STREAM
+    client.wait(upload)
+    assert client.answers[upload][0] == 502
+    few.origin.last_words = b""
+    after = client.send("/pub/after")
+    client.wait(after)
+    assert client.answers[after][0] == 200
     client.close()
