@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.text import size_text
+from impyard.runner.text import counted, size_text
 
 INTERVAL_S = 0.2
 # What stays free: the smaller of a fixed amount and a part of the whole, so that small disks can be used too.
@@ -56,7 +56,7 @@ def shortage(folder: Path) -> str:
     if free < min(FLOOR_BYTES, FLOOR_PART * found.f_blocks * found.f_frsize):
         return f"the disk with {folder} is full but for {size_text(free)}"
     if found.f_favail < min(FLOOR_INODES, FLOOR_PART * found.f_files):
-        return f"the disk with {folder} has room for {found.f_favail} more files only"
+        return f"the disk with {folder} has room for {counted(found.f_favail, 'more file')} only"
     return ""
 
 

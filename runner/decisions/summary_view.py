@@ -92,6 +92,8 @@ def _print(groups: Sequence[Group], columns: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from impyard.runner.decisions.unpadded import Unpadded
+
     wide = columns >= WIDE_COLUMNS
     console = Console(highlight=False, width=columns, height=25, color_system=None if wants_plain() else "auto")
     rows = [(group.host, _row(group, wide)) for group in groups]
@@ -107,13 +109,13 @@ def _print(groups: Sequence[Group], columns: int) -> None:
             made.add_column(head, width=width, overflow="fold", justify="right" if head in NUMBERS else "left")
         return made
 
-    console.print(table(heading=True))
+    console.print(Unpadded(table(heading=True)))
     for host, of_host in itertools.groupby(rows, lambda row: row[0]):
         console.print(Text(visible(host), style="bold"))
         part = table()
         for _, row in of_host:
             part.add_row(*row)
-        console.print(part)
+        console.print(Unpadded(part))
 
 
 def _row(group: Group, wide: bool) -> list[Text]:

@@ -10,6 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from impyard.runner.decisions.read import short_id
+from impyard.runner.decisions.unpadded import Unpadded
 from impyard.runner.text import columns_of, cut, unstarred, visible, wants_plain
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Table:
             if date != self._date:
                 self._console.print(Text(f"{visible(date)} UTC", style="bold"))
                 self._date = date
-            self._console.print(self._wide(cells) if self._is_wide else self._narrow(cells))
+            self._console.print(Unpadded(self._wide(cells) if self._is_wide else self._narrow(cells)))
             self._headed = True
             rows = rows[same:]
 

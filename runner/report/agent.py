@@ -24,6 +24,7 @@ from impyard.runner.decisions import logread
 from impyard.runner.decisions.logfiles import Log, of_descriptor, open_file
 from impyard.runner.outcome import text_of
 from impyard.runner.project import RunPaths
+from impyard.runner.text import counted
 from impyard.runner.times import seconds_of
 from impyard.runner.view import MAIN_ARGUMENT
 
@@ -298,7 +299,7 @@ def _clean(text: str, limit: int) -> str:
     begin = "\n".join(redact.text(line) for line in begin.split("\n"))
     if len(text) <= limit:
         return begin
-    return f"{begin[:limit]}… ({len(text) - limit} more characters)"
+    return f"{begin[:limit]}… ({counted(len(text) - limit, 'more character')})"
 
 
 def _number(value: Any) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from impyard.runner.receipt import mapping
 from impyard.runner.report import tables
 from impyard.runner.report.data import Report
 from impyard.runner.report.markup import Element, Lines, Node, h
@@ -174,7 +175,7 @@ def _figures(report: Report) -> Element:
 
 def _counts(report: Report) -> tuple[int, int]:
     """How many requests were allowed and denied: by the log, or by the receipt where lines of the log were removed."""
-    requests, written = report.requests, tables.mapping(report.receipt.get("decisions"))
+    requests, written = report.requests, mapping(report.receipt.get("decisions"))
     allowed, denied = written.get("allowed"), written.get("denied")
     lacks = requests.removed and report.receipt.get("ended")
     if lacks and isinstance(allowed, int) and isinstance(denied, int) and max(abs(allowed), abs(denied)) < 10**12:
@@ -189,7 +190,7 @@ def _alerts(report: Report) -> Element | None:
         alerts.append(
             ("is-bad", f"✗ The decision log is not as it was written: {tables.fault_text(requests.faults[0])}.")
         )
-    written = tables.mapping(report.receipt.get("decisions"))
+    written = mapping(report.receipt.get("decisions"))
     said, found = (written.get("allowed"), written.get("denied")), (requests.allowed, requests.denied)
     explained = requests.faults or requests.removed
     if report.receipt.get("ended") and None not in said and said != found and not explained:

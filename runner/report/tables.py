@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from impyard.addon.reasons import REASONS
 from impyard.runner.policy.suggest import MENDABLE
-from impyard.runner.receipt import bytes_text, file_text
+from impyard.runner.receipt import bytes_text, file_text, mapping, sequence
 from impyard.runner.report.agent import Usage
 from impyard.runner.report.data import Report
 from impyard.runner.report.markup import Element, Lines, Node, h
@@ -309,7 +309,7 @@ def _code(value: Any) -> Node:
 def raw(receipt: Mapping[str, Any]) -> Element:
     """The receipt as it is in its file."""
     text = json.dumps(receipt, indent=2, ensure_ascii=False)
-    cut = "" if len(text) <= RAW_CHARS else f"\n… ({len(text) - RAW_CHARS} more characters)"
+    cut = "" if len(text) <= RAW_CHARS else f"\n… ({counted(len(text) - RAW_CHARS, 'more character')})"
     return h("details", h("summary", "run.json, as it is"), h("pre", Lines(text[:RAW_CHARS] + cut)), cls="raw json")
 
 
@@ -324,11 +324,3 @@ def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
 
 def _short(value: Node) -> Node:
     return shortened(value, 300) if isinstance(value, str) else value
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def sequence(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else ()

@@ -655,6 +655,17 @@ def test_the_outcome_and_the_mark_of_a_cut_are_not_broken(project: Path, columns
     assert any(re.search(r"…\(\d+ more\)…", line) for line in lines)
 
 
+@pytest.mark.parametrize("columns", [60, 160])
+@pytest.mark.parametrize("args", [(), ("--summary",)], ids=str)
+@pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
+def test_no_line_of_a_table_ends_in_blanks_for_who_copies_it(
+    project: Path, args: tuple[str, ...], columns: int, term: str
+) -> None:
+    write(project, RUN, (ALLOW, request("POST", "api.test", "/v1/messages")), (DENY, request(path="/a/long/path" * 9)))
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", in_terminal(project, columns, *args, term=term)).splitlines()
+    assert len(lines) > 3 and [line for line in lines if line != line.rstrip()] == []
+
+
 @pytest.mark.parametrize("args", [(), ("--summary",)], ids=str)
 def test_a_dumb_terminal_has_its_own_width(project: Path, args: tuple[str, ...]) -> None:
     write(project, RUN, (DENY, request(path="/a/long/path/of/a/request" * 3)))

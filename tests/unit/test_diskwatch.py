@@ -36,6 +36,7 @@ def disk(size: int, free: int, files: int = 0, files_free: int = 0) -> os.statvf
         (disk(20 * GIB, GIB, 10**7, 9_999), "room for 9999 more files"),
         (disk(20 * GIB, GIB, 1000, 11), ""),
         (disk(20 * GIB, GIB, 1000, 9), "room for 9 more files"),
+        (disk(20 * GIB, GIB, 1000, 1), "room for 1 more file only"),
         (disk(20 * GIB, GIB, 0, 0), ""),  # file systems without a table of files
         (disk(0, 0), ""),  # it does not say
     ],

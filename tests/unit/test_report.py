@@ -428,6 +428,14 @@ def test_what_looks_like_a_key_is_not_shown_around(run: Recorded, report: Report
     assert "ghp_" not in result.out and "<redacted>" in result.text
 
 
+@pytest.mark.parametrize(("over", "words"), [(1, "(1 more character)"), (2, "(2 more characters)")])
+def test_how_much_of_a_long_text_is_left_out_is_counted(run: Recorded, report: Report, over: int, words: str) -> None:
+    run.prompt("go")
+    run.events(said("user", "go"), said("assistant", "x" * (report_agent.TEXT_CHARS + over)))
+    run.end()
+    assert words in report().text
+
+
 def test_a_huge_run_is_a_page_of_bounded_size(run: Recorded, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     nasty = "&<>\"'" * 60
     for number in range(700):
