@@ -10,22 +10,20 @@ import click
 
 
 class Number(click.ParamType[float]):
-    """A number above zero, or with `zero` from it on, up to `most`."""
+    """A number above zero, up to `most`."""
 
     name = "number"
 
-    def __init__(self, most: float, *, zero: bool = False) -> None:
+    def __init__(self, most: float) -> None:
         self.most = most
-        self.zero = zero
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
             number = float(value)
         except ValueError:
             number = math.nan
-        if not (0 < number <= self.most or (self.zero and number == 0)):
-            least = "from 0 to" if self.zero else "above 0 and up to"
-            self.fail(f"`{value}` is no number {least} {self.most:g}", param, ctx)
+        if not 0 < number <= self.most:
+            self.fail(f"`{value}` is no number above 0 and up to {self.most:g}", param, ctx)
         return number
 
 

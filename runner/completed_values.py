@@ -100,7 +100,7 @@ def times(context: click.Context) -> Iterator[Item]:
 
 
 def ages(context: click.Context) -> Iterator[Item]:
-    """Some ways to say how long decisions are kept."""
+    """Some ways to say how long something is kept."""
     yield from (CompletionItem(text, help=meaning or None) for text, meaning in AGES.items())
 
 

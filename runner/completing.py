@@ -104,7 +104,7 @@ def _source(context: click.Context, param: click.Parameter) -> Source | None:
         return values.decisions
     if name in ("since", "until"):
         return values.times
-    if name == "before" and path[-1] == "rotate":
+    if name == "before" and path[-1] in ("rotate", "prune"):
         return values.ages
     if "decisions" in path and name in ("hosts", "rules"):
         return values.hosts if name == "hosts" else values.rules

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -11,27 +11,26 @@ import click
 from impyard.addon.errors import ImpyardError
 from impyard.runner import removal
 from impyard.runner import runs as runs_
-from impyard.runner.amounts import Number, Whole
+from impyard.runner.amounts import Whole
 from impyard.runner.consent import agrees
+from impyard.runner.decisions.when import Age
 from impyard.runner.options import named_project, project_option
 from impyard.runner.project import find_root
 from impyard.runner.text import counted, size_text, visible
-
-MAX_DAYS = 36500
 
 
 @click.command("prune")
 @project_option
 @click.option(
     "--older-than",
-    "days",
-    type=Number(MAX_DAYS, zero=True),
-    metavar="DAYS",
-    help="Only runs that began more than so many days ago.",
+    "before",
+    type=Age(),
+    metavar="AGE",
+    help="Only runs that began so long ago, such as 90d.",
 )
 @click.option("--keep", type=Whole(0), metavar="N", help="Only runs that are not among the N newest.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def prune(project: Path | None, days: float | None, keep: int | None, yes: bool) -> int:
+def prune(project: Path | None, before: datetime | None, keep: int | None, yes: bool) -> int:
     """Remove the folders of ended runs.
 
     The workspaces in them go too: what the agents wrote is gone then. One of --older-than and --keep is needed; with
@@ -40,17 +39,16 @@ def prune(project: Path | None, days: float | None, keep: int | None, yes: bool)
     A running run is never removed, nor are the logs with its decisions: `impyard decisions rotate` is for those.
 
     \b
-    impyard runs prune --keep 10               all but the newest ten
-    impyard runs prune --older-than 30 --yes   without a question, for cron
+    impyard runs prune --keep 10                all but the newest ten
+    impyard runs prune --older-than 90d --yes   without a question, for cron
     """
     root = find_root(named_project(project))
-    if days is None and keep is None:
-        raise click.UsageError("say which: --older-than DAYS, --keep N, or both")
+    if before is None and keep is None:
+        raise click.UsageError("say which: --older-than AGE, --keep N, or both")
     candidates = runs_.ids(root)[keep or 0 :]
     found = runs_.look(root, candidates[::-1])
-    if days is not None:
-        limit = datetime.now(UTC) - timedelta(days=days)
-        found = [run for run in found if runs_.started(run) < limit]
+    if before is not None:
+        found = [run for run in found if runs_.started(run) < before]
     doomed = [run for run in found if not run.lives and not run.doubt and not run.unreadable]
     kept = {run.id: "it is running" if run.lives else run.doubt or run.fault for run in found if run not in doomed}
     gone = {run.id for run in doomed}

@@ -23,7 +23,9 @@ from impyard.runner.text import counted, size_text, visible
 @click.command("rotate")
 @project_option
 @click.option("--if-due", is_flag=True, help="Only a log of 64 MiB, or one of 1 MiB that begins 30 days ago.")
-@click.option("--older-than", "before", type=Age(), metavar="AGE", help="Remove old files too, such as 90d; it asks.")
+@click.option(
+    "--older-than", "before", type=Age(), metavar="AGE", help="Remove files so old too, such as 90d; it asks."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_context
 def rotate_command(ctx: click.Context, project: Path | None, if_due: bool, before: datetime | None, yes: bool) -> int:

@@ -10,7 +10,7 @@ import click
 
 EXAMPLES = "2h, 30m, 3d, yesterday, 2026-11-29, 2026-11-29T17:30"
 AGES = "90d, 12w, 2026-11-29"
-_DAYS = re.compile(r"[0-9]{1,5}")
+_DAYS = re.compile(r"[0-9]{1,5}(\.[0-9]{1,9})?")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _NAMES = r"(s)(?:ec(?:ond)?s?)?|(m)(?:in(?:ute)?s?)?|(h)(?:ours?)?|(d)(?:ays?)?|(w)(?:eeks?)?"
 _AGO = re.compile(rf"(\d{{1,9}})\s*(?:{_NAMES})(?![a-z])\s*")
@@ -38,13 +38,13 @@ def moment(text: str, now: datetime) -> datetime | None:
 
 
 class Age(click.ParamType[datetime]):
-    """How old something is, or since when it is there: `90d`, `90` days, a date. A time to come is none."""
+    """How old something is, or since when it is there: `90d`, `90` or `1.5` days, a date. A time to come is none."""
 
     name = "age"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         said, now = str(value).strip(), datetime.now(UTC)
-        found = moment(f"{said}d" if _DAYS.fullmatch(said) else said, now)
+        found = now - timedelta(days=float(said)) if _DAYS.fullmatch(said) else moment(said, now)
         if found is None:
             long_ago = " that a date can say" if _AGO.match(said.lower()) else ""
             self.fail(f"`{value}` is no age{long_ago}; such are {AGES}", param, ctx)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner.amounts import Whole
 from impyard.runner.options import project_option
 from impyard.runner.policy.place import located, policy_option
 from impyard.runner.text import beside, columns_of, size_text, visible, wrapped
@@ -30,9 +31,7 @@ LABEL = 10  # the width of the words on the left
 @click.argument("url", required=False)
 @project_option
 @policy_option
-@click.option(
-    "--body-bytes", type=click.IntRange(0), default=0, metavar="N", help="Judge a request with so large a body."
-)
+@click.option("--body-bytes", type=Whole(0), default=0, metavar="N", help="Judge a request with so large a body.")
 @click.option("--websocket", is_flag=True, help="Judge the handshake of a WebSocket.")
 @click.option("--all", "show_all", is_flag=True, help="Show each rule of the host, however many.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -35,7 +35,9 @@ _SHOWN = 20  # groups of each kind; --all shows every one
     "fail_on",
     type=click.Choice([OPENED, CLOSED, "any", "unknown"]),
     multiple=True,
-    help="Exit with 1 when there is such a change, or a decision that cannot be judged again. May be given again.",
+    metavar="CHANGE",
+    help=f"Exit with 1 when there is one: {OPENED}, {CLOSED}, any, or unknown, a decision that cannot be judged again. "
+    "May be given again.",
 )
 @click.option("--all", "everything", is_flag=True, help="Show every group of changes, not only the largest.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON document.")

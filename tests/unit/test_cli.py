@@ -322,8 +322,8 @@ def test_a_command_is_named_as_it_can_be_typed(
         (["runs", "list", "-n", "0"], "'-n': `0` is no whole number from 1 to"),
         (["decisions", "-n", "1.5"], "'-n': `1.5` is no whole number from 0 to"),
         (["decisions", "-n", "9" * 5000], "is no whole number from 0 to"),
-        (["runs", "prune", "--older-than", "-1"], "'--older-than': `-1` is no number from 0 to 36500"),
-        (["runs", "prune", "--older-than", "nan"], "'--older-than': `nan` is no number from 0 to 36500"),
+        (["runs", "prune", "--older-than", "-1"], "'--older-than': `-1` is no age; such are 90d"),
+        (["runs", "prune", "--older-than", "nan"], "'--older-than': `nan` is no age; such are 90d"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )

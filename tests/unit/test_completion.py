@@ -109,6 +109,7 @@ def offered(line: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
         ("impyard decisions --host ", ["a.test"]),
         ("impyard decisions --since ", ["30m", "2h", "1d", "7d", "today", "yesterday"]),
         ("impyard decisions rotate --older-than 9", ["90d"]),
+        ("impyard runs prune --older-than 9", ["90d"]),
         ("impyard runs prune --keep ", []),
         ("impyard runs diff ", [RUNS[0]]),
         ("impyard runs apply ", [RUNS[0]]),

@@ -62,7 +62,18 @@ def test_a_value_has_a_name_of_ours_and_the_same_one_in_every_command() -> None:
                 assert param.metavar, f"{path} {param.opts[0]}: metavar="
                 names.setdefault(max(param.opts, key=len), set()).add(param.metavar)
     differing = {option for option, found in names.items() if len(found) > 1}
-    assert differing == {"--host", "--older-than"}, "a host or its URL; days or an age such as 90d"
+    assert differing == {"--host"}, "a host or its URL"
+
+
+MOST_OPTION = 24  # columns of an option and its value: what it means begins behind the widest
+
+
+def test_no_option_pushes_what_the_others_mean_aside() -> None:
+    for path, command in EVERY.items():
+        context = click.Context(command)
+        records = [found for param in command.params if (found := param.get_help_record(context))]
+        assert [(path, option) for option, _ in records if len(option) > MOST_OPTION] == []
+        assert [(path, words) for _, words in records if "<=" in words or ">=" in words] == [], "click's own marks"
 
 
 @pytest.mark.parametrize("path", EVERY)

@@ -376,6 +376,14 @@ def test_prune_by_age_counts_days_from_the_runs_beginning(project: Path, impyard
     assert runs.ids(project) == []
 
 
+@pytest.mark.parametrize(("age", "kept"), [("1w", True), ("50h", True), ("47h", False), ("1d 12h", False)])
+def test_prune_takes_an_age_as_rotating_logs_does(project: Path, impyard: Command, age: str, kept: bool) -> None:
+    recent = f"{datetime.now(UTC) - timedelta(days=2):%Y%m%d-%H%M%S}-dddd"
+    add_run(project, recent)
+    assert impyard("runs", "prune", "--older-than", age, "--yes").status == 0
+    assert runs.ids(project) == ([recent] if kept else [])
+
+
 def test_prune_with_both_options_removes_only_what_both_name(project: Path, impyard: Command) -> None:
     recent = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-dddd"
     for run in (OLD, MID, recent):
@@ -432,7 +440,7 @@ def test_prune_says_what_becomes_of_an_answer(project: Path, typed: bytes, statu
         ("--keep", "-1"),
         ("--older-than", "-1"),
         ("--keep", "x"),
-        *(("--older-than", odd) for odd in ("nan", "inf", "1e308", "-inf", "")),
+        *(("--older-than", odd) for odd in ("nan", "inf", "1e308", "-inf", "", "2999-01-01")),
     ],
 )
 def test_prune_without_a_sensible_limit_is_a_usage_error(project: Path, impyard: Command, args: tuple[str]) -> None:
