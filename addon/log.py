@@ -7,7 +7,6 @@ a shared lock, so that who compresses renamed files knows when nobody writes any
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import time
@@ -21,6 +20,7 @@ from impyard.addon.judge import Decision
 from impyard.addon.logmarks import TORN
 from impyard.addon.newfile import open_appended
 from impyard.addon.request import Request
+from impyard.addon.whose import fault
 
 _OPENINGS = 5  # of a file that is renamed meanwhile
 # Long for one write of one line to the page cache.
@@ -79,17 +79,6 @@ class _AppendFile:
                 return
             os.close(fd)  # it was renamed between the two, and may be compressed by now
         raise OSError("another process has locked it, or takes it away again and again")
-
-
-def _fault(path: Path, exc: OSError) -> tuple[str, str]:
-    """Why a log cannot be written, and what helps."""
-    reason = (exc.strerror or str(exc)).lower()
-    us = os.geteuid()
-    if isinstance(exc, PermissionError):
-        with contextlib.suppress(OSError):
-            if (owner := os.stat(path, follow_symlinks=False).st_uid) != us:
-                return f"{reason}, as it belongs to another user (uid {owner})", f"sudo chown {us} {str(path)!r}"
-    return reason, "free some space or mend the permissions"
 
 
 def _hold(fd: int) -> bool:
@@ -162,7 +151,7 @@ class DecisionLog:
         try:
             self._file.append(line)
         except OSError as exc:
-            reason, remedy = _fault(self._file.path, exc)
+            reason, remedy = fault(self._file.path, exc)
             raise LogUnwritable(
                 f"{self._file.path}: the decision log cannot be written: {reason}",
                 hint=f"{remedy}; until then every request is denied",

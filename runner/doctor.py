@@ -254,8 +254,11 @@ def _disk(project: Path | None) -> Iterator[Check]:
 def _logs(project: Path | None) -> Iterator[Check]:
     from impyard.runner.decisions.rotation import files_of
     from impyard.runner.project import find_root
+    from impyard.runner.records import check_records
 
-    runs = find_root(project) / "runs"
+    root = find_root(project)
+    check_records(root)  # raises where no run could be written down
+    runs = root / "runs"
     if files := files_of(runs):
         size = sum(path.stat().st_size for path in files if path.exists())
         yield Check("logs", "ok", f"{size_text(size)} in {counted(len(files), 'file')} in {runs}")

@@ -28,6 +28,7 @@ from impyard.runner.memory import check_memory
 from impyard.runner.plan import Plan
 from impyard.runner.project import check_root, mounts_under, new_run
 from impyard.runner.receipt_parts import add_box, first_receipt
+from impyard.runner.records import check_records
 from impyard.runner.removal import remove_tree
 from impyard.runner.secretfiles.coverwatch import CoverWatch
 from impyard.runner.signals import Signals
@@ -87,6 +88,7 @@ class Enclosure:
         plan = self.plan
         secret_folders = (authority.data_dir(),)
         check_root(plan.root, secret_folders)
+        check_records(plan.root)
         check_memory()
         check_room((plan.root, plan.root / "runs", *((plan.workspace,) if plan.workspace else ())))
         repository = find_repository(plan)

@@ -29,6 +29,7 @@ from impyard.runner.decisions.tend import tend
 from impyard.runner.options import project_option
 from impyard.runner.policy.place import policy_option
 from impyard.runner.project import POLICY, find_root
+from impyard.runner.records import check_records
 from impyard.runner.text import columns_of, visible, wrapped
 from impyard.runner.typed import as_typed, command_line
 
@@ -99,6 +100,7 @@ def serve(
 ) -> tuple[int, str]:
     """Run the judge until a signal; the exit status, and its name in the log. Raises ImpyardError when it must not
     start. inject: with the user's vault."""
+    check_records(root)
     from impyard.addon.__main__ import keep_memory_private
     from impyard.addon.gateway import Config
     from impyard.addon.vault import store

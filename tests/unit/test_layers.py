@@ -27,6 +27,7 @@ CORE = [
     "redact",
     "decisions",
     "newfile",
+    "whose",
     "log",
     "vault.credential",
     "vault.sentinels",
