@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import h2.events
+import h2.stream
 from mitmproxy import http
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
@@ -185,7 +186,7 @@ class JudgedHttp2Client(HeldWrites, Http2Client):
             if isinstance(event, HttpEvent):
                 self._ended.append(event.stream_id)  # of ours: the core has changed it
             if not came_within:  # else the core still works on what it was told of that stream
-                self._forget()
+                yield from self._forget()
         while self._waiting and self._may_begin() and not self._is_over:
             number = next(iter(self._waiting))
             yield from self._begin(number, self._no_longer(number))
@@ -196,12 +197,24 @@ class JudgedHttp2Client(HeldWrites, Http2Client):
                 yield ReceiveHttp(ResponseProtocolError(number, why, ErrorCode.GENERIC_SERVER_ERROR))
         self._measure()
 
-    def _forget(self) -> None:
-        """Drop those streams that are closed on both sides. The core would keep their numbers."""
-        for number in filter(self.is_closed, self._ended):
-            self.streams.pop(number, None)
-            self.our_stream_id.pop(self.their_stream_id.pop(number, -1), None)
-        self._ended = []
+    def _forget(self) -> CommandGenerator[None]:
+        """Drop those streams that are closed on both sides: the core would keep their numbers.
+
+        Of one that the origin has answered nothing more is sent: it need not read on, and without a window the stream
+        would stay open, in the place of others.
+        """
+        ended, self._ended = self._ended, []
+        for number in ended:
+            if self._is_answered(number) and self.h2_conn.stream_buffers.get(number):
+                over = RequestProtocolError(self.their_stream_id[number], "it is answered", ErrorCode.CANCEL)
+                yield from super()._handle_event(over)
+            if self.is_closed(number):
+                self.streams.pop(number, None)
+                self.our_stream_id.pop(self.their_stream_id.pop(number, -1), None)
+
+    def _is_answered(self, number: int) -> bool:
+        stream = self.h2_conn.streams.get(number)
+        return stream is not None and stream.state_machine.state is h2.stream.StreamState.HALF_CLOSED_REMOTE
 
     @property
     def _is_over(self) -> bool:

@@ -226,3 +226,18 @@ def test_a_box_is_read_on_after_its_upload_waited_for_an_origin_that_broke_the_p
     client.wait(after)
     assert client.answers[after][0] == 200
     client.close()
+
+
+@pytest.mark.parametrize("few", [(1, False)], indirect=True, ids=["that grants no window"])
+def test_a_body_that_is_answered_before_there_is_a_window_for_it_takes_no_place(few: Few) -> None:
+    client = Http2(few.gateway, "a.test")
+    for _ in range(2):  # the first takes the window of the connection
+        upload = client.send("/limited", "POST", extra=(("content-length", "60000"),), end=False)
+        for piece in range(4):
+            client.send_more(upload, bytes(15000), end=piece == 3)
+        client.wait(upload)
+        assert client.answers[upload][0] == 200
+    after = client.send("/pub/after")
+    client.wait(after)
+    assert client.answers[after][0] == 200
+    client.close()

@@ -18,7 +18,7 @@ from tests.support.listening import on_loopback
 
 class FewAtATime:
     """Serves TLS on 127.0.0.1:`port` until `close`; answers 200 to all, but to /pub/hold only after `release` is set.
-    /early is reset as soon as something of its body comes.
+    /early is reset as soon as something of its body comes, /limited is answered before that.
 
     seen: the targets that arrived, of all connections. body_bytes: what came of bodies, which are taken as they come
     unless `grants` is False. streams: how many it takes on one connection. connections: those that are open.
@@ -51,6 +51,7 @@ class FewAtATime:
             ours.initiate_connection()
             held: set[int] = set()
             refused: set[int] = set()
+            answered: set[int] = set()
             while True:
                 if self.release.is_set():
                     for stream in held:
@@ -64,10 +65,15 @@ class FewAtATime:
                 if not data:
                     break
                 for event in ours.receive_data(data):
-                    self._hear(ours, event, held, refused)
+                    self._hear(ours, event, held, refused, answered)
 
     def _hear(
-        self, ours: h2.connection.H2Connection, event: h2.events.Event, held: set[int], refused: set[int]
+        self,
+        ours: h2.connection.H2Connection,
+        event: h2.events.Event,
+        held: set[int],
+        refused: set[int],
+        answered: set[int],
     ) -> None:
         if isinstance(event, h2.events.RequestReceived):
             target = bytes(dict(event.headers or ())[b":path"]).decode()
@@ -76,6 +82,9 @@ class FewAtATime:
                 held.add(event.stream_id)
             elif target == "/early":
                 refused.add(event.stream_id)
+            elif target == "/limited":
+                ours.send_headers(event.stream_id, [(":status", "200")], end_stream=True)
+                answered.add(event.stream_id)
         elif isinstance(event, h2.events.DataReceived) and event.stream_id in refused:
             ours.reset_stream(event.stream_id, h2.errors.ErrorCodes.REFUSED_STREAM)
             refused.discard(event.stream_id)
@@ -83,7 +92,7 @@ class FewAtATime:
             self.body_bytes += len(event.data)
             if self._grants:
                 ours.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-        elif isinstance(event, h2.events.StreamEnded) and event.stream_id not in held:
+        elif isinstance(event, h2.events.StreamEnded) and event.stream_id not in held | answered:
             ours.send_headers(event.stream_id, [(":status", "200")], end_stream=True)
         elif isinstance(event, h2.events.StreamReset):
             held.discard(event.stream_id)
