@@ -164,11 +164,12 @@ class DecisionLog:
 
 
 class OutcomeLog:
-    """What came of forwarded requests. lost: how many lines could not be written; that never fails a request."""
+    """What came of forwarded requests. written: how many lines. lost: how many could not be; that never fails a
+    request."""
 
     def __init__(self, path: Path, run: str) -> None:
         self.run = run
-        self.lost = 0
+        self.written = self.lost = 0
         self._file = _AppendFile(path)
 
     def write(
@@ -187,6 +188,7 @@ class OutcomeLog:
         )
         try:
             self._file.append(line)
+            self.written += 1
         except OSError:
             self.lost += 1
 

@@ -107,6 +107,7 @@ class Record:
                 {"host": host, "error": error, "count": count}
                 for (host, error), count in self._failed.most_common(TOLD_KINDS)
             ],
+            "outcomes": self._outcomes.written,
             "outcomes_lost": self._outcomes.lost,
             "credentials": dict(self._injected),
         }

@@ -46,8 +46,9 @@ class Receipt:
     own checks not counted), `denied_hosts` (host to count), `secrets` (how many of the denied held one where it does
     not belong) and `own_checks`; `secrets` says which (see spotted.py). `credentials` are the names of those that the
     gateway put on requests, with how often. `traffic` has `bytes_up`, `bytes_down`, `upstream_errors` (allowed requests
-    that came to nothing, but for those whose client left) and `failed` (how many of each host and error, the most
-    frequent). `files` are what the workspace gained (`files_more` are not listed; not `files_complete`: it holds more
+    that came to nothing, but for those whose client left), `failed` (how many of each host and error, the most
+    frequent) and `outcomes` (lines of this run in outcomes.jsonl; all are null where the gateway ended without its
+    last word). `files` are what the workspace gained (`files_more` are not listed; not `files_complete`: it holds more
     than is looked at), `repositories` the git repositories among it, `links` the links in git's own folders. `made` is
     what lies in the workspace while the run lasts only (see places.py). `kept` are the files with secrets that were
     kept from the box (`path`, `kind`, and `how`: "covered" or "cleaned"; `kept_more` are not listed), `shown` those

@@ -100,7 +100,8 @@ def add_decisions(receipt: Receipt, closed: Event | None, denials: Denials, log:
     }
     receipt.secrets = denials.spotted.records()
     receipt.credentials = dict(closed.get("credentials") or {})
-    receipt.traffic = {key: closed.get(key) for key in ("bytes_up", "bytes_down", "upstream_errors", "failed")}
+    names = ("bytes_up", "bytes_down", "upstream_errors", "failed", "outcomes")
+    receipt.traffic = {key: closed.get(key) for key in names}
 
 
 def add_gains(receipt: Receipt, before: Snapshot, after: Snapshot) -> None:

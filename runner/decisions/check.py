@@ -17,6 +17,7 @@ from impyard.runner import runs
 from impyard.runner.decisions import removed
 from impyard.runner.decisions.filelist import FileList, Known, names
 from impyard.runner.decisions.logfiles import Log, open_log
+from impyard.runner.decisions.lostoutcomes import lost, outcomes_of
 from impyard.runner.decisions.numbered import Numbered
 from impyard.runner.decisions.outcomes import path_beside
 from impyard.runner.project import RunPaths
@@ -33,10 +34,10 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
     """
     if not log.parent.is_dir():
         raise ImpyardError(f"there is no log: {log.parent} does not exist", hint="`impyard run` makes one")
-    receipts, unread = _chain_ends(root, run)
+    receipts, answered, unread = _of_receipts(root, run)
     for _ in range(_LOOKS):
         known = FileList(log.parent).read()
-        named, count = _faults(log, run, receipts, known)
+        named, count = _faults(log, run, receipts, answered, known)
         if not named or FileList(log.parent).read() == known:  # else files were removed on purpose meanwhile
             break
     if run is not None and not count and not receipts:
@@ -63,9 +64,10 @@ def verify_log(root: Path, log: Path, run: str | None, as_json: bool) -> bool:
 
 
 def _faults(
-    log: Path, run: str | None, receipts: dict[str, tuple[int, str]], known: Known
+    log: Path, run: str | None, receipts: dict[str, tuple[int, str]], answered: dict[str, int], known: Known
 ) -> tuple[list[dict[str, Any]], int]:
-    """What is wrong with the log, and how many lines were looked at."""
+    """What is wrong with the log, and how many lines were looked at. answered: how many outcomes of
+    each run there are at least."""
     said: dict[tuple[Path, str], None] = {}
     with open_log(log, say=lambda path, what: said.setdefault((path, what))) or nullcontext() as found:
         numbered = Numbered(found, run)
@@ -74,7 +76,7 @@ def _faults(
         unreadable = {path.name for path, _ in said}
         named += [_fault(name, 0, 0, what) for name, what in _missing(known, log, found, unreadable)]
         named += [_fault(*numbered.place(fault.line), fault.what) for fault in faults]
-    return named + _of_outcomes(known, path_beside(log)), numbered.count
+    return named + _of_outcomes(known, log, answered), numbered.count
 
 
 def _error(named: list[dict[str, Any]], log: Path) -> ImpyardError:
@@ -110,20 +112,25 @@ def _missing(known: Known, log: Path, found: Log | None, said: set[str]) -> Iter
             yield name, f"exchanged or edited: it holds {size} bytes, and held {known.sizes[name]}"
 
 
-def _of_outcomes(known: Known, log: Path) -> list[dict[str, Any]]:
-    """What is wrong with the rotated files of outcomes, which have no chain."""
+def _of_outcomes(known: Known, log: Path, answered: dict[str, int]) -> list[dict[str, Any]]:
+    """What is wrong with the files of outcomes, which have no chain."""
     said: dict[tuple[Path, str], None] = {}
+    path = path_beside(log)
     try:
-        with open_log(log, say=lambda path, what: said.setdefault((path, what))) or nullcontext() as found:
-            missing = list(_missing(known, log, found, {path.name for path, _ in said}))
+        with open_log(path, say=lambda path, what: said.setdefault((path, what))) or nullcontext() as found:
+            missing = list(_missing(known, path, found, {path.name for path, _ in said}))
+        if not (said or missing):  # else it is known that some are gone
+            missing += lost(known, log, path, answered)
     except ImpyardError as exc:
-        return [_fault(log.name, 0, 0, exc.message)]
+        return [_fault(path.name, 0, 0, exc.message)]
     return [_fault(path.name, 0, 0, what) for path, what in said] + [_fault(name, 0, 0, what) for name, what in missing]
 
 
-def _chain_ends(root: Path, run: str | None) -> tuple[dict[str, tuple[int, str]], list[str]]:
-    """The number and hash of each ended run's last line, by its receipt; and the runs whose receipt is unreadable."""
+def _of_receipts(root: Path, run: str | None) -> tuple[dict[str, tuple[int, str]], dict[str, int], list[str]]:
+    """The number and hash of each ended run's last line, by its receipt; how many outcomes it has at least; and
+    the runs whose receipt is unreadable."""
     ends: dict[str, tuple[int, str]] = {}
+    answered: dict[str, int] = {}
     unread = []
     for name in runs.ids(root):
         if run is not None and not name.startswith(run):
@@ -140,4 +147,5 @@ def _chain_ends(root: Path, run: str | None) -> tuple[dict[str, tuple[int, str]]
             seq, last = decisions.get("seq"), decisions.get("last")
             if isinstance(seq, int) and isinstance(last, str):
                 ends[name] = (seq, last)
-    return ends, unread
+                answered[name] = outcomes_of(receipt)
+    return ends, answered, unread

@@ -272,6 +272,7 @@ def test_what_was_refused_is_no_error_of_an_upstream(tmp_path_factory: pytest.Te
         assert post(bed, b"the control: an answer that does not come").status == 502
         totals = bed.gateway.stop()
         assert (totals["allowed"], totals["denied"], totals["upstream_errors"]) == (3, 2, 1)
+        assert totals["outcomes"] == len(bed.gateway.outcomes(3)) == 3  # by which the check misses one
 
 
 def test_curl_hears_why(bed: KeyBed, blind: KeyBed) -> None:
