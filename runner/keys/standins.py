@@ -57,7 +57,7 @@ def for_agent(
     """The sentinel of the credential that the policy binds to the model's host.
 
     kept: what the vault has under the provider's name. Raises ImpyardError, saying what to do, when there is none
-    or no binding; the demo model's run goes on without.
+    or no binding; the demo model's run goes on without one that nobody removed.
     """
     own = keys.sentinels.get(agent.provider)
     host = agent.host(own)
@@ -65,7 +65,7 @@ def for_agent(
     named = [b.credential for b in there if not b.missing and b.credential in keys.sentinels]
     if named:
         return keys.sentinels[agent.provider if agent.provider in named else named[-1]]
-    if agent.is_demo:
+    if agent.is_demo and kept != "removed":
         return None
     if there and kept == "there":  # the policy wants another one, which is not there
         missing = there[-1]
@@ -75,10 +75,12 @@ def for_agent(
             hint=f"`impyard vault set {missing.credential}` stores one",
         )
     if kept == "removed":
+        again = f"`impyard vault import {agent.provider}`"
+        other = f"`impyard vault set {agent.provider}` stores another"
+        elsewhere = f" takes it from pi or the environment again, {other}"
         raise ImpyardError(
             f"the credential `{agent.provider}` of the model's provider was removed from the vault",
-            hint=f"`impyard vault import {agent.provider}` takes it from pi or the environment again, "
-            f"`impyard vault set {agent.provider}` stores another",
+            hint=again + ("" if agent.is_demo else elsewhere),
         )
     if kept == "none":
         raise ImpyardError(

@@ -159,12 +159,11 @@ def test_a_wrong_key_fails_with_the_providers_own_words(project: Project, keys: 
     assert (line["verdict"], line["credential"], line["injected"]) == ("allow", "demo", ["x-api-key"])
 
 
-def test_without_a_key_the_models_call_is_denied(project: Project, keys: Keys) -> None:
+def test_a_run_with_the_demo_model_is_refused_when_its_key_was_removed(project: Project, keys: Keys) -> None:
     """Control: the runs above, with a right one and with a wrong one."""
     keys.vault.remove("demo")
     result = project.demo("write 4 to answer.txt")
-    assert result.code == 1, result
-    assert "Access denied by egress policy" in result.receipt["error"]
-    line = project.asked(result.run.name if result.run else None)[0]
-    assert (line["verdict"], line["reason"], line["credential"]) == ("deny", "credential-unavailable", "demo")
-    assert "injected" not in line
+    assert result.code == 125, result
+    assert "the credential `demo` of the model's provider was removed from the vault" in result.err
+    assert "vault import demo`" in result.err
+    assert project.asked() == []

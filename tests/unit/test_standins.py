@@ -117,9 +117,13 @@ def test_a_model_without_a_credential_is_refused_with_the_ways_to_one(place: Pla
     assert "`work`" in message and "policies/gateway.yaml:2" in message and "impyard vault set work" in hint
 
 
-def test_the_demo_model_goes_on_without_and_is_denied_by_the_gateway(place: Place) -> None:
+def test_the_demo_model_goes_on_without_unless_its_key_was_removed(place: Place) -> None:
     host = demo_agent().host() or ""
-    assert place.stand_in(keys(bound("demo", host, missing=True), missing="demo"), demo_agent(), "removed") is None
+    without = keys(bound("demo", host, missing=True), missing="demo")
+    assert place.stand_in(without, demo_agent(), "none") is None
+    message, hint = place.refused(without, demo_agent(), "removed")
+    assert message == "the credential `demo` of the model's provider was removed from the vault"
+    assert hint == "`impyard vault import demo`"
     assert place.stand_in(keys(bound("demo", host)), demo_agent()) == credential("demo")
 
 
