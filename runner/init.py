@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import os
+import stat
 import sys
 from dataclasses import dataclass
 from importlib.resources import files
@@ -12,6 +15,7 @@ from pathlib import Path
 import click
 
 from impyard.addon.errors import ImpyardError
+from impyard.addon.newfile import make_over, open_appended
 from impyard.runner.text import all_beside, columns_of
 from impyard.runner.typed import command_line
 
@@ -99,8 +103,8 @@ def _put(root: Path, name: Path, data: bytes, note: str, *, replace: bool, keep:
     path = root / name
     _refuse_link(path.parent)
     _refuse_link(path)
-    present = path.read_bytes() if path.exists() else None
-    if present == data:
+    present = _read(path)
+    if present is not None and present.data == data:
         return Step("unchanged", str(name), note)
     if present is not None and not replace:
         return Step("kept", str(name), "it differs from the shipped policy")
@@ -109,26 +113,59 @@ def _put(root: Path, name: Path, data: bytes, note: str, *, replace: bool, keep:
         note = f"the old one is {_backup(path, present).name}"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(data)
-        if present is not None:
-            temporary.chmod(path.stat().st_mode & 0o777)
+        _write(temporary, data, present.status if present is not None else None, root)
         temporary.replace(path)  # a running gateway reads the old policy or the new one, never half of it
     finally:
         temporary.unlink(missing_ok=True)
     return Step("wrote" if present is None else "updated", str(name), note)
 
 
-def _backup(path: Path, content: bytes) -> Path:
+@dataclass(frozen=True, slots=True)
+class _Present:
+    """A file that is there already."""
+
+    data: bytes
+    status: os.stat_result
+
+
+def _read(path: Path) -> _Present | None:
+    """What is there; None for nothing. Raises OSError, also for a link: a copy must not show a user root's files."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not an ordinary file", str(path))
+    with open(descriptor, "rb") as file:
+        return _Present(file.read(), status)
+
+
+def _write(path: Path, data: bytes, like: os.stat_result | None, root: Path) -> None:
+    """Make a file, with mode and owner of another, else the owner of the project: what root writes there is not to be
+    locked against its user. Raises OSError, FileExistsError where something has that name."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o666), "wb") as file:
+        file.write(data)
+        own, owner = os.fstat(file.fileno()), like or root.stat()
+        if os.geteuid() != 0:
+            owner = own
+        mode = (like or own).st_mode & 0o777
+        make_over(file.fileno(), owner.st_uid, owner.st_gid, mode)
+
+
+def _backup(path: Path, present: _Present) -> Path:
     """A copy of the file beside it, which takes the place of nothing; the one that is there already, if it is alike."""
     for number in itertools.count():
         copy = path.with_name(f"{path.name}.bak" + (f".{number}" if number else ""))
         try:
-            with open(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, path.stat().st_mode & 0o777), "wb") as file:
-                file.write(content)
+            _write(copy, present.data, present.status, path.parent)
             return copy
         except FileExistsError:
-            if copy.is_file() and not copy.is_symlink() and copy.read_bytes() == content:
-                return copy
+            with contextlib.suppress(OSError):  # a link, a folder
+                if (there := _read(copy)) is not None and there.data == present.data:
+                    return copy
     raise AssertionError("endless")
 
 
@@ -139,13 +176,18 @@ def _ignore(root: Path) -> Step:
         return Step("skipped", what, "this is no git repository")
     path = root / ".gitignore"
     _refuse_link(path)
-    text = path.read_bytes() if path.exists() else b""
+    present = _read(path)
+    text = present.data if present is not None else b""
     if any(line.strip() in _IGNORING for line in text.decode("utf-8", "replace").splitlines()):
         return Step("unchanged", what)
     newline = b"\r\n" if b"\r\n" in text else b"\n"
     start = newline if text and not text.endswith(b"\n") else b""
-    with path.open("ab") as file:
-        file.write(start + IGNORED.encode() + newline)
+    line = start + IGNORED.encode() + newline
+    if present is None:
+        _write(path, line, None, root)
+    else:
+        with open(open_appended(path), "ab") as file:
+            file.write(line)
     return Step("added", what)
 
 

@@ -56,9 +56,16 @@ def test_the_written_policy_loads_and_is_the_shipped_one(project: Path, init: Co
     assert (project / "policies" / "gateway.yaml").read_bytes() == shipped.read_bytes()
 
 
+def committed(name: str) -> bytes:
+    """The policy as git has it for the next commit: who works in the checkout edits the file. Where git has none, as in
+    an unpacked archive, the file."""
+    git = ["git", "-C", str(ROOT), "-c", "safe.directory=*", "show", f":policies/{name}"]
+    found = subprocess.run(git, capture_output=True)
+    return found.stdout if found.returncode == 0 else (ROOT / "policies" / name).read_bytes()
+
+
 def test_the_checkouts_own_policy_is_the_shipped_one() -> None:
-    policies = Path(str(files("impyard"))) / "policies"
-    assert (policies / "gateway.yaml").read_bytes() == (policies / "default.yaml").read_bytes()
+    assert committed("gateway.yaml") == committed("default.yaml")
 
 
 def test_in_a_checkout_an_edited_policy_is_not_taken_for_the_shipped_one(tmp_path: Path) -> None:
@@ -251,3 +258,32 @@ def test_a_project_that_does_not_exist_is_one_clear_error(init: Command) -> None
     result = init("--project", "/nowhere/at/all")
     assert result.status == 1
     assert "does not exist" in result.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_writes_into_a_users_project_is_that_users(project: Path, init: Command) -> None:
+    user, group = 54321, 54322
+    os.chown(project, user, group)
+    assert init().status == 0
+    policy = project / "policies" / "gateway.yaml"
+    made = {path: path.stat() for path in (*policy.parent.iterdir(), project / ".gitignore")}
+    assert {(found.st_uid, found.st_gid) for found in made.values()} == {(user, group)}
+    policy.write_text("# mine\n")
+    policy.chmod(0o640)
+    assert init("--force").status == 0
+    for path in (policy, policy.with_name("gateway.yaml.bak")):
+        found = path.stat()
+        assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (user, group, 0o640)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_copy_of_what_was_roots_in_a_users_project_stays_roots(project: Path, init: Command) -> None:
+    policy = project / "policies" / "gateway.yaml"
+    policy.parent.mkdir()
+    policy.write_text("# of root\n")
+    policy.chmod(0o600)
+    for folder in (project, policy.parent):
+        os.chown(folder, 54321, 54322)
+    assert init("--force").status == 0
+    found = policy.with_name("gateway.yaml.bak").stat()
+    assert (found.st_uid, found.st_mode & 0o777) == (0, 0o600)

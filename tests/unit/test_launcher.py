@@ -319,3 +319,23 @@ def test_a_new_enough_python_is_found(machine: Machine, place: str) -> None:
     result = machine.run("doctor", IMPYARD_PYTHON=str(path) if place == "variable" else "")
     assert (result.returncode, result.stdout) == (0, "ran\n"), result
     assert "making .venv with Python 3.13.9" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "command", "status"), [(".venv", "doctor", 1), (".venv", "run", 125), (".", "doctor", 1)]
+)
+def test_a_checkout_of_another_user_that_is_not_set_up_is_one_clear_error(
+    machine: Machine, place: str, command: str, status: int
+) -> None:
+    checkout = machine.folder / "checkout"
+    (checkout / ".venv/impyard-installed").unlink()
+    if place == ".":
+        shutil.rmtree(checkout / ".venv")
+    mount, folder = shutil.which("mount"), checkout / place
+    closed = f"{mount} --bind {folder} {folder} && {mount} -o remount,ro,bind {folder} || exit 99"
+    result = machine.run(command, uid=1000, before=closed)
+    assert result.returncode == status
+    assert result.stderr == (
+        f"error: impyard is not set up in this checkout, and you cannot write {checkout}/.venv\n"
+        f"hint: use a clone of your own, or ask the owner of this one to call {checkout}/bin/impyard once\n"
+    )
