@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 MODE = 0o600
@@ -28,44 +29,57 @@ def open_appended(path: Path, how: int = os.O_WRONLY) -> int:
 
 
 def _open(path: Path, flags: int) -> int:
-    folder = os.stat(path.parent) if os.geteuid() == 0 else None
-    if folder is None or folder.st_uid == 0:
+    if os.geteuid() != 0:
         return os.open(path, flags | os.O_CREAT, MODE)
-    for _ in range(_TRIES):
-        try:
-            return os.open(path, flags)
-        except FileNotFoundError:
-            begin(path, folder.st_uid, folder.st_gid, MODE)
-    return os.open(path, flags)
+    # By one descriptor throughout: its owner may put a link to a folder of root's in its place.
+    with opened(path.parent) as folder:
+        owner = os.fstat(folder)
+        if owner.st_uid == 0:
+            return os.open(path.name, flags | os.O_CREAT, MODE, dir_fd=folder)
+        for _ in range(_TRIES):
+            try:
+                return os.open(path.name, flags, dir_fd=folder)
+            except FileNotFoundError:
+                begin(folder, path.name, owner.st_uid, owner.st_gid, MODE)
+        return os.open(path.name, flags, dir_fd=folder)
 
 
-def begin(path: Path, uid: int, gid: int, mode: int) -> None:
-    """Make an empty file with this owner and mode, unless something has that name already. Raises OSError.
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[int]:
+    """A folder's descriptor, for what must stay in that folder whatever has its name meanwhile. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def begin(folder: int, name: str, uid: int, gid: int, mode: int) -> None:
+    """Make an empty file with this owner and mode in an open folder, unless something has that name already. Raises
+    OSError.
 
     Nobody sees it before it is its owner's, where the file system has files without a name. An owner whom we cannot
     make it over to leaves it ours.
     """
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # Only ever what was made here changes hands: a second name of root's own files must not.
     try:
-        # Only ever what was made here changes hands: a second name of root's own files must not.
+        descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, MODE, dir_fd=folder)
+        is_named = False
+    except OSError:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, MODE, dir_fd=folder)
-            is_named = False
-        except OSError:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(path.name, flags, MODE, dir_fd=folder)
-            is_named = True
-        try:
-            with contextlib.suppress(OSError):
-                make_over(descriptor, uid, gid, mode)
-            if not is_named:
-                os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=folder, follow_symlinks=True)
-        finally:
-            os.close(descriptor)
-    except FileExistsError:
-        pass
+            descriptor = os.open(name, flags, MODE, dir_fd=folder)
+        except FileExistsError:
+            return
+        is_named = True
+    try:
+        with contextlib.suppress(OSError):
+            make_over(descriptor, uid, gid, mode)
+        if not is_named:
+            with contextlib.suppress(FileExistsError):
+                os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=folder, follow_symlinks=True)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def make_over(descriptor: int, uid: int, gid: int, mode: int) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from impyard.addon.logmarks import TORN
-from impyard.addon.newfile import MODE, begin, make_over
+from impyard.addon.newfile import MODE, begin, make_over, opened
 from impyard.runner.decisions import packed
 from impyard.runner.decisions.filelist import FileList, begun_in
 from impyard.runner.decisions.logfiles import Rotated, rotated, rotated_name, stamp_of, time_of
@@ -59,8 +59,8 @@ def rotate(runs: Path, *, only_due: bool = False) -> list[Path]:
     Raises OSError.
     """
     now = datetime.now(UTC)
-    with _alone(runs) as is_alone:
-        if not is_alone or (only_due and not is_due(runs, now)):
+    with _alone(runs) as folder:
+        if folder is None or (only_due and not is_due(runs, now)):
             return []
         logs = [log for log in logs_of(runs) if _has_lines(log)]
         newest = [time_of(each.stamp) for log in logs for each in rotated(log)[-1:]]
@@ -70,21 +70,21 @@ def rotate(runs: Path, *, only_due: bool = False) -> list[Path]:
         if any(rotated_name(log, name.name) is None for log, name in zip(logs, names, strict=True)):
             raise OSError("the name of its newest file is of a time so late that none comes after it")
         for log, name in zip(logs, names, strict=True):
-            log.rename(name)
-            _begin_anew(log, os.stat(name, follow_symlinks=False))
-        _sync(runs)
+            os.rename(log.name, name.name, src_dir_fd=folder, dst_dir_fd=folder)
+            _begin_anew(folder, log.name, os.stat(name.name, dir_fd=folder, follow_symlinks=False))
+        os.fsync(folder)
         return names
 
 
-def _begin_anew(log: Path, old: os.stat_result) -> None:
+def _begin_anew(folder: int, name: str, old: os.stat_result) -> None:
     """Begin the new file with owner and mode of the old one, where those are not what whoever writes first gives it.
 
     Where that cannot be, he makes it all the same.
     """
     mode = stat.S_IMODE(old.st_mode)
     with contextlib.suppress(OSError):
-        if (old.st_uid, mode) != (os.stat(log.parent).st_uid, MODE) and os.geteuid() in (0, old.st_uid):
-            begin(log, old.st_uid, old.st_gid, mode)
+        if (old.st_uid, mode) != (os.fstat(folder).st_uid, MODE) and os.geteuid() in (0, old.st_uid):
+            begin(folder, name, old.st_uid, old.st_gid, mode)
 
 
 def settle(names: list[Path]) -> None:
@@ -127,26 +127,32 @@ def older_than(log: Path, time: datetime) -> list[Rotated]:
 def remove_before(runs: Path, time: datetime) -> list[Path]:
     """Remove what was rotated before this time, and note it, with where the runs' chains stood. Raises OSError."""
     gone = []
-    with _alone(runs) as is_alone:
+    with _alone(runs) as folder:
         # Decisions first: who reads both meanwhile finds the outcomes of all decisions that he finds.
-        for log in reversed(logs_of(runs)) if is_alone else ():
+        for log in reversed(logs_of(runs)) if folder is not None else ():
             old = older_than(log, time)
             begun = begun_in(log, old) if log.stem == "decisions" and old else None
             for each in old:
                 FileList(runs).removed(each, begun)
-                each.path.unlink()
+                os.unlink(each.path.name, dir_fd=folder)
                 gone.append(each.path)
-        _sync(runs)
+        if folder is not None:
+            os.fsync(folder)
     return gone
 
 
 def _pack(each: Rotated, settled_s: float) -> Packed | None:
     """The file, compressed; None when somebody may still write to it. Raises OSError, and then it is as it was."""
-    path = each.path
+    with opened(each.path.parent) as folder:
+        return _pack_in(folder, each.path, settled_s)
+
+
+def _pack_in(folder: int, path: Path, settled_s: float) -> Packed | None:
     target = path.with_name(f"{path.name}.gz")
-    draft = path.with_name(f".{target.name}")
+    draft = f".{target.name}"
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        source = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        source = os.open(path.name, flags, dir_fd=folder)
     except FileNotFoundError:
         return None
     try:
@@ -157,7 +163,7 @@ def _pack(each: Rotated, settled_s: float) -> Packed | None:
             return None
         try:
             fcntl.flock(source, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            there = os.stat(path, follow_symlinks=False)
+            there = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
         except OSError:
             return None
         if (there.st_dev, there.st_ino) != (status.st_dev, status.st_ino):
@@ -166,24 +172,29 @@ def _pack(each: Rotated, settled_s: float) -> Packed | None:
             os.write(source, TORN)
         size = os.fstat(source).st_size
         try:
-            packed_size = _write_draft(source, size, draft, status)
+            packed_size = _write_draft(source, size, folder, draft, status)
             if os.fstat(source).st_size != size:
                 return None
-            draft.rename(target)
+            os.rename(draft, target.name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
-            draft.unlink(missing_ok=True)
+            _remove(folder, draft)
         FileList(path.parent).packed(target.name, size)
-        _sync(path.parent)
-        path.unlink()
+        os.fsync(folder)
+        os.unlink(path.name, dir_fd=folder)
         return Packed(target, size, packed_size)
     finally:
         os.close(source)
 
 
-def _write_draft(source: int, size: int, draft: Path, status: os.stat_result) -> int:
+def _remove(folder: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def _write_draft(source: int, size: int, folder: int, draft: str, status: os.stat_result) -> int:
     """Compress into a new file with the owner and mode of the old one, and read it back. The bytes of the new one."""
-    draft.unlink(missing_ok=True)
-    target = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    _remove(folder, draft)
+    target = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         packed.pack(source, size, target)
         make_over(target, status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
@@ -195,27 +206,25 @@ def _write_draft(source: int, size: int, draft: Path, status: os.stat_result) ->
                     raise packed.Damaged("another text")
                 offset += len(block)
         except packed.Damaged as exc:
-            raise OSError(f"{draft.name} is not what was written to it: {exc}") from exc
+            raise OSError(f"{draft} is not what was written to it: {exc}") from exc
         if offset != size:
-            raise OSError(f"{draft.name} is not what was written to it")
+            raise OSError(f"{draft} is not what was written to it")
         return os.fstat(target).st_size
     finally:
         os.close(target)
 
 
 @contextlib.contextmanager
-def _alone(runs: Path) -> Iterator[bool]:
-    """Whether nobody else rotates or removes in the block. Raises OSError where there are no locks."""
-    handle = os.open(runs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+def _alone(runs: Path) -> Iterator[int | None]:
+    """The folder's descriptor, when nobody else rotates or removes in the block. Raises OSError where there are no
+    locks."""
+    with opened(runs) as folder:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_alone = True
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            is_alone = False
-        yield is_alone
-    finally:
-        os.close(handle)
+            yield None
+        else:
+            yield folder
 
 
 def _has_lines(log: Path) -> bool:
@@ -224,14 +233,6 @@ def _has_lines(log: Path) -> bool:
     except FileNotFoundError:
         return False
     return stat.S_ISREG(status.st_mode) and status.st_size > 0
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def main(runs: Path, wait_s: float = WAIT_S) -> None:

@@ -3,17 +3,19 @@ every request of the user's next run."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from impyard.addon.errors import LogUnwritable
 from impyard.addon.judge import Decision, Verdict
 from impyard.addon.log import DecisionLog, OutcomeLog
-from impyard.addon.newfile import begin
+from impyard.addon.newfile import begin, opened
 from impyard.addon.request import Request
 from impyard.runner.decisions import rotation
 from impyard.runner.decisions.filelist import FileList
@@ -105,9 +107,14 @@ def test_nothing_that_was_there_changes_hands(runs: Path, tmp_path: Path) -> Non
         os.link(roots, runs / name)
     write(runs)
     FileList(runs).packed("decisions-20260101T000000.000Z.jsonl.gz", 1)
-    begin(runs / "decisions.jsonl", USER, GROUP, 0o644)
+    begin_in(runs, "decisions.jsonl", USER, GROUP, 0o644)
     found = roots.stat()
     assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (0, 0o644 & ~_umask())
+
+
+def begin_in(folder: Path, name: str, uid: int, gid: int, mode: int) -> None:
+    with opened(folder) as descriptor:
+        begin(descriptor, name, uid, gid, mode)
 
 
 def _umask() -> int:
@@ -117,17 +124,58 @@ def _umask() -> int:
 
 
 @needs_root
+@pytest.mark.parametrize("act", [write, lambda runs: rotation.rotate(runs), lambda runs: list(_packed(runs))])
+def test_a_link_in_the_place_of_the_folder_leads_nobody_to_roots(
+    runs: Path, tmp_path: Path, act: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user exchanges his folder for a link to one of root's, just before something is made in it or renamed."""
+    assert as_user(lambda: write(runs)) == ""
+    if act is write:
+        for path in runs.iterdir():
+            path.unlink()
+    else:
+        (runs / "decisions.jsonl").chmod(0o640)
+        rotation.rotate(runs)
+        assert as_user(lambda: write(runs)) == ""
+        (runs / "decisions.jsonl").chmod(0o640)
+    roots = tmp_path / "of-root"
+    roots.mkdir()
+    really = {name: getattr(os, name) for name in ("open", "rename")}
+
+    def exchanging(name: str) -> Callable[..., object]:
+        def call(*args: Any, **options: Any) -> object:
+            creates = name == "rename" or args[1] & (os.O_CREAT | os.O_TMPFILE) not in (0, os.O_DIRECTORY)
+            if creates and not runs.is_symlink():
+                really["rename"](runs, tmp_path / "moved")
+                runs.symlink_to(roots)
+            return really[name](*args, **options)
+
+        return call
+
+    for name in really:
+        monkeypatch.setattr(os, name, exchanging(name))
+    with contextlib.suppress(OSError, LogUnwritable):
+        act(runs)
+    assert runs.is_symlink()
+    assert {path.stat().st_uid for path in roots.iterdir()} <= {0}
+
+
+def _packed(runs: Path) -> Iterator[object]:
+    return rotation.pack_all(runs, settled_s=0)
+
+
+@needs_root
 @pytest.mark.parametrize("flag", [os.O_TMPFILE, 0o40000000])
 def test_a_file_is_begun_where_there_are_none_without_a_name_too(
     runs: Path, flag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "O_TMPFILE", flag)
-    begin(runs / "a", USER, GROUP, 0o640)
-    begin(runs / "a", 0, 0, 0o600)
+    begin_in(runs, "a", USER, GROUP, 0o640)
+    begin_in(runs, "a", 0, 0, 0o600)
     assert owners(runs) == {(USER, GROUP)}
     assert stat.S_IMODE((runs / "a").stat().st_mode) == 0o640
     (runs / "link").symlink_to(runs / "b")
-    begin(runs / "link", USER, GROUP, 0o640)
+    begin_in(runs, "link", USER, GROUP, 0o640)
     assert not (runs / "b").exists()
 
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import gzip
 import os
+import stat
 import struct
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -232,19 +234,21 @@ class Died(BaseException):
     """The process that compresses was killed."""
 
 
-@pytest.mark.parametrize("where", ["_write_draft", "rename", "_sync", "unlink", "packed"])
+@pytest.mark.parametrize("where", ["_write_draft", "rename", "fsync", "unlink", "packed"])
 @pytest.mark.parametrize("is_after", [False, True])
 def test_wherever_compressing_is_killed_each_line_is_there_once(
     runs: Path, monkeypatch: pytest.MonkeyPatch, where: str, is_after: bool
 ) -> None:
     lines = filled(runs, 50)
     rotation.rotate(runs)
-    owner = {"rename": Path, "unlink": Path, "packed": FileList}.get(where, rotation)
+    owner = {"_write_draft": rotation, "packed": FileList}.get(where, os)
     real = getattr(owner, where)
 
-    def dies(*args: object, **more: object) -> object:
+    def dies(*args: Any, **more: object) -> object:
         if where == "unlink" and str(args[0]).endswith(".gz"):
             return real(*args, **more)  # the draft that is taken away
+        if where == "fsync" and not stat.S_ISDIR(os.fstat(args[0]).st_mode):
+            return real(*args, **more)  # a file's
         if is_after:
             real(*args, **more)
         raise Died
