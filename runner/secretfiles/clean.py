@@ -64,9 +64,9 @@ def git_settings(text: str) -> str | None:
     data = _bytes(text)
     if not _GIT_FILE.search(data):
         return text
-    clean = replaced(_SETTING, _git_setting, _without_users(data))
+    clean = replaced(_SETTING, _git_setting, without_users(data))
     plain = replaced(_WRITING, lambda _: b"", clean)  # whatever way it is written
-    if _without_users(plain) != plain or _AUTHORIZATION.search(plain):
+    if without_users(plain) != plain or _AUTHORIZATION.search(plain):
         return None
     return _text(clean)
 
@@ -84,7 +84,7 @@ def git_stores(text: str) -> list[str]:
 def npm_settings(text: str) -> str | None:
     """npm's settings, and yarn's older ones, without tokens and passwords; references to variables stay."""
     data = replaced(_NPM, lambda found: found[0] if _is_reference(found[2]) else _kept(found), _bytes(text))
-    return _text(_without_users(replaced(_NPM_KEY, _kept, data)))
+    return _text(without_users(replaced(_NPM_KEY, _kept, data)))
 
 
 def yarn_settings(text: str) -> str | None:
@@ -93,12 +93,12 @@ def yarn_settings(text: str) -> str | None:
     if any(found[2][:1] in {b"", b">", b"|", b"&", b"*", b"!"} for found in _YARN.finditer(data)):
         return None  # the value stands elsewhere
     clean = replaced(_YARN, lambda found: found[0] if _is_reference(found[2]) else found[1] + b'""', data)
-    return _text(_without_users(clean))
+    return _text(without_users(clean))
 
 
 def urls(text: str) -> str:
     """Any text, without the passwords in URLs."""
-    return _text(_without_users(_bytes(text)))
+    return _text(without_users(_bytes(text)))
 
 
 def is_token(value: bytes) -> bool:
@@ -132,7 +132,8 @@ def _kept(found: Groups) -> bytes:
     return b"; " + found[1].strip() + b" kept from the box"
 
 
-def _without_users(data: bytes) -> bytes:
+def without_users(data: bytes) -> bytes:
+    """The same of bytes."""
     return replaced(_URL_USER, _without_user, data)
 
 
@@ -160,7 +161,7 @@ def _git_setting(found: Groups) -> bytes:
         or (_SECRET_KEY.search(name) and not name.endswith(b"askpass") and value)
     ):
         return head + key + equals
-    clean = replaced(_VALUE_USER, _without_user, _without_users(value))
+    clean = replaced(_VALUE_USER, _without_user, without_users(value))
     if clean == value:
         return found[0]
     for char, written in ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\t", b"\\t"), (b"\b", b"\\b")):

@@ -254,13 +254,23 @@ def _look(
 
 def _cleaned(path: Path, data: bytes, look: Suspect, roots: Sequence[Path], seen: set[Path]) -> Iterator[Found]:
     text = data.decode("utf-8", "surrogateescape")
-    clean = look.clean(text) if look.clean is not None and len(data) <= MAX_CLEANED_BYTES else None
+    clean = _without(text, look) if len(data) <= MAX_CLEANED_BYTES else None
     if clean is None:
         yield Found(path, look.kind)
     elif clean != text:
         yield Found(path, look.kind, clean=clean.encode("utf-8", "surrogateescape"))
     if look.kind == GIT_SETTINGS and len(seen) < MAX_INCLUDED:
         yield from _named_by_git(path, text, look, roots, seen)
+
+
+def _without(text: str, look: Suspect) -> str | None:
+    """The file's text without its secrets; None where they cannot be taken out, or text of 16 bits has some."""
+    if look.clean is None or "\0" not in text:
+        return look.clean(text) if look.clean is not None else None
+    # As a Windows shell writes it.
+    bare = text.encode("utf-8", "surrogateescape").removeprefix(b"\xff\xfe").removeprefix(b"\xfe\xff")
+    plain = bare.replace(b"\0", b"").decode("utf-8", "surrogateescape")
+    return text if look.clean(plain) == plain else None
 
 
 def _named_by_git(path: Path, text: str, look: Suspect, roots: Sequence[Path], seen: set[Path]) -> Iterator[Found]:

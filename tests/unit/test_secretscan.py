@@ -447,6 +447,100 @@ def test_settings_in_another_form_are_covered(tmp_path: Path, name: str, text: s
     assert [item.how for item in scan([tmp_path])] == ["covered"]
 
 
+SALT = "k7$(Fq{{zT!9aB2c|Xw"  # the middle of what wordpress.org makes by chance; halves of references are in it
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".mcp.json", TOOLS.format(f'"-e", "API_KEY={TOKEN}"', "", "")),
+        (".mcp.json", TOOLS.format(f'"--header", "Authorization: Bearer {TOKEN}"', "", "")),
+        (".mcp.json", TOOLS.format(f'"https://a.test/mcp?v=1&api_key={TOKEN}"', "", "")),
+        (".mcp.json", TOOLS.format(f'"postgres://a:{TOKEN}@db.test/é"', "", "")),
+        (".mcp.json", TOOLS.format('"x"', f'"TOKEN": "{TOKEN} x", "GITHUB_PAT": "{TOKEN}"', "")),
+        (".mcp.json", f'{{"a": {{"command": "a --api-key {TOKEN}", "tokens": [{{"token": ["{TOKEN}"]}}]}}}}'),
+        (".mcp.json", TOOLS.format('"x"', "", f'"Cookie": "session={TOKEN}; a=b"')),
+        (".cargo/config.toml", f'[registries.a]\ntoken = "a\\"{TOKEN}"\n'),
+        (".cargo/config.toml", f'[env]\nA_TOKEN = {{ force = true, value = "{TOKEN}" }}\n'),
+        ("gradle.properties", f"#mavenPassword={TOKEN}\nsigningInMemoryKey={TOKEN}\n"),
+        ("gradle.properties", f"\ufeffmavenPassword={TOKEN}\n"),
+        ("settings.xml", f'<a><password >{TOKEN}</password><password x="y">{TOKEN}</password></a>'),
+        ("settings.xml", f"<a><password><![CDATA[{TOKEN}]]></password><password>a<!-- b -->{TOKEN}</password></a>"),
+        ("settings.xml", f"<a><a.password>{TOKEN}</a.password><name>Private-Token</name><value>{TOKEN}</value></a>"),
+        ("nuget.config", f"<a><add key='ClearTextPassword' value='{TOKEN}' /></a>"),
+        ("nuget.config", f'<a><add value="{TOKEN}" key="ClearTextPassword" /></a>'),
+        ("nuget.config", f"<a><apikeys ><add key='https://a.test' value='{TOKEN}' /></apikeys></a>"),
+        ("appsettings.json", f'{{"A": "Server=a;Password=\'b;{TOKEN}\';", "B": "Pwd=\\"b;{TOKEN}\\";C=d"}}'),
+        ("appsettings.json", f'{{"A": "Password=b\\\\{TOKEN};C=d", "Jwt": {{"Key": "{TOKEN}"}}}}'),
+        ("appsettings.json", f'{{"Password": "<{TOKEN}"}}'),
+        ("wp-config.php", f"<?php\ndefine('AUTH_KEY', '<{SALT}{TOKEN}');\ndefine('DB_PASSWORD', 'ex' . '{TOKEN}');\n"),
+        ("wp-config.php", f"<?php\nconst DB_PASSWORD = '{TOKEN}';\ndefine('FTP_PASS', /* a */ \"{TOKEN}\");\n"),
+        ("wp-config.php", f"<?php\ndefine('DB_PASSWORD', getenv('A_SECRET_NAME_OF_MINE') ?: '{TOKEN}');\n"),
+    ],
+)
+def test_a_secret_that_is_written_in_another_way_is_taken_out_too(tmp_path: Path, name: str, text: str) -> None:
+    plant(tmp_path, {name: text})
+    (found,) = scan([tmp_path])
+    assert found.how == "cleaned"
+    assert found.clean is not None and TOKEN.encode() not in found.clean
+    text = text.removeprefix("\ufeff")
+    assert [key for key, _ in meaning(name, text)] == [
+        key for key, _ in meaning(name, found.clean.decode("utf-8-sig"))
+    ] or name == "wp-config.php"
+    if "getenv" in text:
+        assert b"getenv('A_SECRET_NAME_OF_MINE')" in found.clean
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".mcp.json", "/* mine */" + TOOLS.format(f'"--token", "{TOKEN}",', "", "")),
+        (".mcp.json", f'{{"args": ["--token", "{TOKEN}"]'),
+        (".mcp.json", "// mine\n" + TOOLS.format('"x"', "", f'"Authorization": "Bearer {TOKEN}"')),
+        (".mcp.json", f'{{"a": {{"token": "{TOKEN}", "token": "${{A}}"}}}}'),
+        (".mcp.json", f'// "token": "{TOKEN}"\n{{}}'),
+        ("gradle.properties", f"mavenPassword=\\\n  {TOKEN}\n"),
+        ("wp-config.php", f"<?php define('DB_PASSWORD', <<<A\n{TOKEN}\nA);"),
+    ],
+)
+def test_a_secret_that_cannot_be_taken_out_of_settings_covers_them(tmp_path: Path, name: str, text: str) -> None:
+    plant(tmp_path, {name: text})
+    assert [item.how for item in scan([tmp_path])] == ["covered"]
+
+
+@pytest.mark.parametrize("name", NEEDED)
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_settings_in_16_bits_are_covered_when_they_have_a_secret(tmp_path: Path, name: str, encoding: str) -> None:
+    secret, none = NEEDED[name]
+    plant(tmp_path, {name: none.encode(encoding)})
+    assert scan([tmp_path]) == []
+    plant(tmp_path, {name: secret.encode(encoding)})
+    assert [item.how for item in scan([tmp_path])] == ["covered"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".mcp.json", "// mine\n" + TOOLS.format('"--token", "${input:a}",', '"A": "b",', "")),
+        (".mcp.json", TOOLS.format('"-e", "A_TOKEN", "-e", "B_KEY=${B}"', '"SORT_KEY": "created-at-2024-01"', "")),
+        (".mcp.json", '{"url": "https://a.test/mcp?api_key=${input:key}&max_tokens=100000"}'),
+        (".claude/settings.json", '{"permissions": {"allow": ["Bash(gh auth token:*)", "Read(**/secret/**)"]}}'),
+        (
+            "settings.xml",
+            "<a><password>{COQLCE6DU6GtcS5P=}</password><password/><passwordPolicy>abcdefgh</passwordPolicy></a>",
+        ),
+        ("appsettings.json", '{"A": [{"Key": "Logging:LogLevel:Default1"}], "Password": "<from the vault>"}'),
+        (
+            "wp-config.php",
+            "<?php\ndefine('DB_PASSWORD', getenv_docker('WORDPRESS_DB_PASSWORD', 'example password'));\n",
+        ),
+    ],
+)
+def test_references_and_names_in_settings_stay(tmp_path: Path, name: str, text: str) -> None:
+    plant(tmp_path, {name: text})
+    assert scan([tmp_path]) == []
+
+
 def test_what_an_agent_writes_into_settings_ends_no_run(tmp_path: Path) -> None:
     odd = ['"\\ud800"', '{"token": "\\ud800aaaaaa"}', "[[[", "1e999", '{"a":' * 900 + "1" + "}" * 900, "\udcff"]
     for number, text in enumerate(odd):
