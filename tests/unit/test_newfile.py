@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,14 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    """The folder of a user's runs, which he can reach."""
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    os.chown(folder, USER, GROUP)
-    for above in folder.parents:
-        if above.stat().st_uid == 0 and above.is_relative_to("/tmp"):
-            above.chmod(above.stat().st_mode | 0o011)
-    return folder
+def runs() -> Iterator[Path]:
+    """The folder of a user's runs, which he can reach: not below pytest's own, which each session of root's closes."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o711)
+        folder = Path(place, "runs")
+        folder.mkdir()
+        os.chown(folder, USER, GROUP)
+        yield folder
 
 
 def write(runs: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_link_in_the_place_of_the_folder_leads_nobody_to_roots(
         def call(*args: Any, **options: Any) -> object:
             creates = name == "rename" or args[1] & (os.O_CREAT | os.O_TMPFILE) not in (0, os.O_DIRECTORY)
             if creates and not runs.is_symlink():
-                really["rename"](runs, tmp_path / "moved")
+                really["rename"](runs, runs.with_name("moved"))
                 runs.symlink_to(roots)
             return really[name](*args, **options)
 
