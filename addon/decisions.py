@@ -215,7 +215,8 @@ def verify(
             faults.append(LineFault(blamed, "edited: the lines around it do not agree with it"))
         suspect = 0
         if seq > chain.seq + 1:
-            faults.append(LineFault(number, f"{seq - chain.seq - 1} line(s) of run {run} are missing before it"))
+            lacks = "1 line" if seq == chain.seq + 2 else f"{seq - chain.seq - 1} lines"
+            faults.append(LineFault(number, f"{lacks} of run {run} missing before it"))
         elif seq <= chain.seq:
             faults.append(LineFault(number, f"out of order or repeated: seq {seq} comes after {chain.seq}"))
         elif prev != chain.hash and not chain.suspect:

@@ -13,7 +13,8 @@ from impyard.runner.consent import agrees
 from impyard.runner.decisions import logread
 from impyard.runner.decisions.logfiles import Rotated, only, rotated, time_of
 from impyard.runner.decisions.read import times_in
-from impyard.runner.decisions.rotation import logs_of, older_than, pack_all, remove_before, rotate, settle
+from impyard.runner.decisions.rotation import has_lines, logs_of, older_than, pack_all, remove_before, rotate, settle
+from impyard.runner.decisions.tend import is_due
 from impyard.runner.decisions.when import Age
 from impyard.runner.options import project_option
 from impyard.runner.project import find_root
@@ -41,19 +42,22 @@ def rotate_command(ctx: click.Context, project: Path | None, if_due: bool, befor
 
     --older-than removes compressed files that were begun anew so long ago, also when nothing is due. Their decisions
     are gone; the place of each chain is kept, so that `--verify` still checks what comes after. With --if-due, nothing
-    is said in a pipe or by cron when there was nothing to do.
+    is said in a pipe or by cron when there was nothing to do, be it in a project without any run.
     """
     runs = find_root(project or ctx.obj) / "runs"
+    quiet = if_due and not sys.stdout.isatty()
+    if not runs.is_dir() and if_due:  # a project without a run, for which cron asks all the same
+        if not quiet:
+            click.echo(f"nothing to rotate: {visible(str(runs))} does not exist yet")
+        return 0
     if not runs.is_dir():
         raise ImpyardError(f"there are no logs: {runs} does not exist", hint="`impyard run` makes some")
     if before is not None and not yes and not sys.stdin.isatty():
         raise ImpyardError("--older-than removes decisions, and there is nobody to ask", hint="give --yes")
-    quiet = if_due and not sys.stdout.isatty()
     try:
         renamed = rotate(runs, only_due=if_due)
         if not renamed and not quiet:
-            why = "not due" if if_due else "empty, or somebody else is at it"
-            click.echo(f"nothing to rotate: the log is {why}")
+            click.echo(f"nothing to rotate: {_why_not(runs, if_due)}")
         settle(renamed)
         removed = 0
         try:
@@ -72,6 +76,13 @@ def rotate_command(ctx: click.Context, project: Path | None, if_due: bool, befor
     if files and (renamed or removed or not quiet):
         click.echo(f"in all: {counted(len(files), 'old file')}, {size_text(size)}")
     return 0
+
+
+def _why_not(runs: Path, if_due: bool) -> str:
+    """Why nothing was rotated. Raises OSError."""
+    if if_due and not is_due(runs, datetime.now(UTC)):
+        return "the log is not due"
+    return "somebody else is at it" if any(map(has_lines, logs_of(runs))) else "the log is empty"
 
 
 def _compress(runs: Path, quiet: bool) -> None:

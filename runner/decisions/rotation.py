@@ -62,7 +62,7 @@ def rotate(runs: Path, *, only_due: bool = False) -> list[Path]:
     with _alone(runs) as folder:
         if folder is None or (only_due and not is_due(runs, now)):
             return []
-        logs = [log for log in logs_of(runs) if _has_lines(log)]
+        logs = [log for log in logs_of(runs) if has_lines(log)]
         newest = [time_of(each.stamp) for log in logs for each in rotated(log)[-1:]]
         # Names sort by time, be the clock set back.
         stamp = stamp_of(max([now, *(time + timedelta(milliseconds=1) for time in newest)]))
@@ -227,7 +227,8 @@ def _alone(runs: Path) -> Iterator[int | None]:
             yield folder
 
 
-def _has_lines(log: Path) -> bool:
+def has_lines(log: Path) -> bool:
+    """Whether there is anything in a log that is an ordinary file. Raises OSError."""
     try:
         status = os.stat(log, follow_symlinks=False)
     except FileNotFoundError:

@@ -352,7 +352,7 @@ def test_a_removed_line_is_found(place: int) -> None:
     lines = chain("r", 5)
     del lines[place]
     faults = verify(lines)
-    assert faults == [LineFault(place + 1, "1 line(s) of run r are missing before it")]
+    assert faults == [LineFault(place + 1, "1 line of run r missing before it")]
 
 
 def test_a_removed_first_line_is_found() -> None:

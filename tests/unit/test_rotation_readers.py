@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import io
 import json
@@ -268,7 +269,7 @@ def test_old_files_are_removed_so_that_the_check_still_holds(
     log = tmp_path / "runs" / "decisions.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join(lines[1:]))
-    assert "1 line(s) of run" in call("--verify").err.replace("\n  ", " ")
+    assert "1 line of run" in call("--verify").err.replace("\n  ", " ")
 
 
 def test_files_that_are_removed_on_purpose_while_the_check_reads_are_no_fault(
@@ -411,9 +412,35 @@ def test_the_command_rotates_and_says_what_it_did(files: list[Path], call: Calla
     assert result.status == 0
     assert "decisions-" in result.out and " in " in result.out
     again = call("rotate").out
-    assert "nothing to rotate: the log is empty" in again and "in all: 5 old files, " in again
+    assert again.startswith("nothing to rotate: the log is empty\n") and "in all: 5 old files, " in again
     assert len(call("-n", "500").out.splitlines()) == 180
     assert call("--verify").status == 0
+
+
+def test_cron_hears_nothing_of_a_project_without_a_run(
+    tmp_path: Path, call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "gateway.yaml").touch()
+    assert call("rotate", "--if-due", "--older-than", "90d", "--yes") == (0, "", "")
+    result = call("rotate")
+    assert (result.status, result.out) == (1, "") and "there are no logs" in result.err
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    result = call("rotate", "--if-due")
+    assert result.status == 0 and "nothing to rotate: " in result.out and "does not exist yet" in result.out
+
+
+def test_that_somebody_else_rotates_is_not_called_an_empty_log(
+    files: list[Path], call: Callable[..., Result], tmp_path: Path
+) -> None:
+    handle = os.open(tmp_path / "runs", os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert call("rotate").out.startswith("nothing to rotate: somebody else is at it\n")
+    finally:
+        os.close(handle)
+    assert "nothing to rotate" not in call("rotate").out
 
 
 def test_doctor_says_how_large_the_logs_are(files: list[Path], tmp_path: Path) -> None:
