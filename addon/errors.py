@@ -17,6 +17,10 @@ class ImpyardError(Exception):
         self.hint = hint
 
 
+class WrongUsage(ImpyardError):
+    """What is wrong stands in the command line itself: exit status 2, whatever the command fails with else."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault in a policy file. `line` and `column` count from 1; 0 means the file as a whole."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from impyard.addon.errors import ImpyardError
+from impyard.addon.errors import ImpyardError, WrongUsage
 from impyard.addon.vault.credential import FAR_FUTURE_MS, Credential
 from impyard.runner.keys.plainpi import Header, Plain, check_address, plain_extra, plain_provider
 from impyard.runner.keys.plainvalues import is_model
@@ -194,7 +194,7 @@ def _pick(
         provider, slash, name = model.partition("/")
         if not slash or not provider or not name.strip() or model.startswith("-") or not model.isprintable():
             close = did_you_mean(model, (DEMO,))
-            raise ImpyardError(
+            raise WrongUsage(
                 f"`{model}` is not of the form provider/model{close}",
                 hint="for example --model anthropic/claude-sonnet-4-5, or --model demo",
             )
@@ -225,16 +225,14 @@ def _check_names(provider: str, name: str, environ: Mapping[str, str], kept: Cal
     if provider not in MODEL_HOSTS and provider not in custom:
         known = {*MODEL_HOSTS, *custom, DEMO}
         if (close := did_you_mean(provider, known)) and provider not in kept():
-            raise ImpyardError(
-                f"no provider is called `{provider}`{close}", hint=f"known are {', '.join(sorted(known))}"
-            )
+            raise WrongUsage(f"no provider is called `{provider}`{close}", hint=f"known are {', '.join(sorted(known))}")
     entry = custom.get(provider)
     models = entry.get("models") if isinstance(entry, dict) and provider not in MODEL_HOSTS else None
     ids = [str(each["id"]) for each in models or () if isinstance(each, dict) and "id" in each]
     pattern = name.casefold()
     is_known = any(pattern in each.casefold() or pattern.rpartition(":")[0] == each.casefold() for each in ids)
     if not is_known and (close := did_you_mean(name, ids)):
-        raise ImpyardError(f"{provider} has no model `{name}`{close}", hint=f"it has {', '.join(ids[:SHOWN_IDS])}")
+        raise WrongUsage(f"{provider} has no model `{name}`{close}", hint=f"it has {', '.join(ids[:SHOWN_IDS])}")
 
 
 def _check_host(agent: Agent, file: Path) -> None:

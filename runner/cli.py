@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from impyard.addon.errors import ImpyardError
+from impyard.addon.errors import ImpyardError, WrongUsage
 from impyard.runner import helptext, streams
 from impyard.runner.lazygroup import Entry, LazyGroup
 from impyard.runner.streams import OutputError
@@ -152,7 +152,7 @@ def _run(args: list[str], failed: int) -> int:
         return failed
     except ImpyardError as exc:
         print_error(exc.message, exc.hint)
-        return failed
+        return 2 if isinstance(exc, WrongUsage) else failed
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except (Exception, SystemExit) as exc:  # the last line before the user, who must not see a traceback

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from impyard.addon.errors import ImpyardError
+from impyard.addon.errors import ImpyardError, WrongUsage
 from impyard.runner.decisions.tend import tend
 from impyard.runner.options import project_option
 from impyard.runner.policy.place import policy_option
@@ -77,18 +77,18 @@ def gateway(listen: str, policies: tuple[Path, ...], project: Path | None, as_js
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """`HOST:PORT`, `[HOST]:PORT` or `PORT` as a loopback address and a port; raises ImpyardError for anything else."""
+    """`HOST:PORT`, `[HOST]:PORT` or `PORT` as a loopback address and a port; raises WrongUsage for anything else."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     host = {"": "127.0.0.1", "localhost": "127.0.0.1"}.get(host, host)
     if not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ImpyardError(f"--listen {text!r} is no address with a port", hint=f"write it like {LISTEN}")
+        raise WrongUsage(f"--listen {text!r} is no address with a port", hint=f"write it like {LISTEN}")
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        raise ImpyardError(f"--listen {text!r}: {host!r} is no IP address", hint=f"write it like {LISTEN}") from None
+        raise WrongUsage(f"--listen {text!r}: {host!r} is no IP address", hint=f"write it like {LISTEN}") from None
     if not address.is_loopback:
-        raise ImpyardError(
+        raise WrongUsage(
             f"--listen {text!r} would open the judge to other machines, which it must not serve",
             hint=f"use a loopback address, like {LISTEN}; to reach it from elsewhere, forward the port with ssh -L",
         )

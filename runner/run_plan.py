@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from impyard.addon.errors import ImpyardError
+from impyard.addon.errors import WrongUsage
 from impyard.addon.vault.store import Vault, default_dir
 from impyard.certs.authority import data_dir
 from impyard.runner import defaults
@@ -82,13 +82,13 @@ def make_plan(options: Options) -> Plan:
 
 
 def _clone(options: Options) -> Clone | None:
-    """The clone that is asked for. Raises ImpyardError for options that do not go together."""
+    """The clone that is asked for. Raises WrongUsage for options that do not go together."""
     if not options.clone:
         if options.with_changes or options.with_history:
-            raise ImpyardError("--with-changes and --with-history say what is in a clone", hint="add --clone")
+            raise WrongUsage("--with-changes and --with-history say what is in a clone", hint="add --clone")
         return None
     if options.workspace is not None:
-        raise ImpyardError("--clone and --workspace both say where the agent works", hint="leave one of them away")
+        raise WrongUsage("--clone and --workspace both say where the agent works", hint="leave one of them away")
     from impyard.runner.clone.make import Clone
 
     return Clone(options.with_changes, options.with_history)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from impyard.addon.errors import ImpyardError
+from impyard.addon.errors import WrongUsage
 
 SIZE_UNKNOWN = (24, 80)
 CHUNK = 4096
@@ -40,14 +40,12 @@ Send = Callable[[bytes], int]
 
 
 def check_terminal(environ: Mapping[str, str]) -> None:
-    """Raises ImpyardError when there is no terminal that a UI could be shown on."""
+    """Raises WrongUsage when there is no terminal that a UI could be shown on."""
     hint = '`impyard run "…"` runs the agent on a prompt, without one'
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ImpyardError("-i needs a terminal for input and output", hint=hint)
+        raise WrongUsage("-i needs a terminal for input and output", hint=hint)
     if environ.get("TERM", "dumb") in ("dumb", ""):
-        raise ImpyardError(
-            "-i needs a terminal that can move its cursor, and TERM says that this one cannot", hint=hint
-        )
+        raise WrongUsage("-i needs a terminal that can move its cursor, and TERM says that this one cannot", hint=hint)
 
 
 class UserTerminal:

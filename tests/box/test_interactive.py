@@ -119,5 +119,5 @@ def test_a_run_that_is_ended_leaves_the_terminal_as_it_was(project: Project, at:
 
 def test_without_a_terminal_it_says_so(project: Project) -> None:
     result = project.impyard("run", "-i", "--model", "demo", "x")
-    assert result.code == 125 and "-i needs a terminal" in result.err and "impyard run" in result.err
+    assert result.code == 2 and "-i needs a terminal" in result.err and "impyard run" in result.err
     assert project.run_folders() == []

@@ -70,6 +70,34 @@ def test_an_error_is_one_error_line_and_one_hint_line_and_125_from_run(
     assert capsys.readouterr().err == "error: no such thing\nhint: make one\n"
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--with-history"], "say what is in a clone"),
+        (["--with-changes"], "say what is in a clone"),
+        (["--clone", "--workspace", "apart"], "both say where the agent works"),
+        (["--model", "dmeo"], "did you mean `demo`?"),
+        (["--model", "antropic/claude"], "did you mean `anthropic`?"),
+        (["-i"], "-i needs a terminal"),
+        (["--project", "nowhere"], "does not exist"),
+    ],
+)
+def test_what_is_wrong_in_the_command_line_of_a_run_is_wrong_usage(
+    args: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "project" / "policies").mkdir(parents=True)
+    (tmp_path / "project" / "policies" / "gateway.yaml").touch()
+    (tmp_path / "project" / "apart").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("IMPYARD_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("PI_CODING_AGENT_DIR", str(tmp_path / "pi"))
+    model = [] if "--model" in args else ["--model", "demo"]
+    status = main(["run", *model, *args, "x"])
+    assert status == (125 if "--project" in args else 2), "a folder that is not there is nothing of the command's form"
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: ") and said in first and second.startswith("hint: ")
+
+
 def test_every_fault_of_an_error_gets_its_own_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
