@@ -38,12 +38,14 @@ def decoded(data: bytes) -> bytes:
 class PercentCodes:
     """The codes that could stand for a byte of what is looked for.
 
-    alphabet: its bytes. span: how long it may be when it is encoded in any way.
+    alphabet: its bytes. shortest: how many it has at least. span: how long it may be when it is encoded in any way.
     """
 
-    def __init__(self, alphabet: Collection[int], span: int) -> None:
+    def __init__(self, alphabet: Collection[int], shortest: int, span: int) -> None:
         self._span = span
+        self._beside = shortest - 1  # with one of its bytes as a code
         bytes_ = {*alphabet, ord("%")}
+        self._encoded = bytes(bytes_.union(_HEX))
         codes = {a + b for byte in bytes_ for a in _either(byte >> 4) for b in _either(byte & 15)}
         first: dict[bytes, list[bytes]] = {}
         for code in sorted(codes):
@@ -57,7 +59,18 @@ class PercentCodes:
         if len(places) > _FEW:
             yield decoded(data[max(0, places[0] - self._span) :]), True
             return
+        places = [place for place in places if self._is_among_enough(data, place)]
         yield from ((decoded(piece), last) for piece, last in around(data, places, self._span))
+
+    def _is_among_enough(self, data: bytes, place: int) -> bool:
+        """Whether a code has so many bytes beside it, of those that what is looked for is encoded in.
+
+        What is compressed has five codes in a MiB by chance, and none of them has: to decode and search around each
+        would take half as long as the search through all.
+        """
+        before, after = data[max(0, place - self._beside) : place], data[place + 3 : place + 3 + self._beside]
+        missing = len(before.rstrip(self._encoded)) + len(after.lstrip(self._encoded))
+        return len(before) + len(after) - missing >= self._beside
 
 
 def around(data: bytes, places: list[int], span: int) -> Iterator[tuple[bytes, bool]]:

@@ -85,7 +85,8 @@ class Tripwire:
         longest = max(map(len, forms), default=0)
         self._marked = 2 * (len(self._mark) + TAG_LENGTH) * _TWICE  # where mark and tag are, in any encoding
         self.span = longest * _TWICE + _LINE_ENDS
-        self._codes = PercentCodes({byte for form in forms for byte in form}, self.span)
+        shortest = min(map(len, starts), default=1)
+        self._codes = PercentCodes({byte for form in forms for byte in form}, shortest, self.span)
 
     def __bool__(self) -> bool:
         """Whether there is anything to look for."""

@@ -254,6 +254,25 @@ def test_any_chunking_gives_the_same_answer_as_the_whole(data: bytes, cuts: list
     assert any([*found, follower.end()]) == (TRIPWIRE.look(data, bound) is not None)
 
 
+@examples(300)
+@given(st.sampled_from(sorted(WAYS)), st.sampled_from(sorted(SECRETS)), st.integers(0), st.data())
+def test_a_secret_in_noise_is_found_in_every_spelling_and_any_split(
+    way: str, name: str, seed: int, drawn: st.DataObject
+) -> None:
+    noise, secret = random.Random(seed), WAYS[way](SECRETS[name]).encode()
+    # Noise has percent codes of its own; the line keeps it from being read as a part of the secret.
+    data = noise.randbytes(noise.randrange(20_000)) + b"\0" + secret + b"\0" + noise.randbytes(noise.randrange(20_000))
+    around = data.index(secret)
+    near = st.integers(max(0, around - 50), around + len(secret) + 50)
+    cuts = drawn.draw(st.lists(near | st.integers(0, len(data)), max_size=8))
+    edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+
+    for bound, expected in (((), Found(name, kind(name))), ((name,), None)):
+        follower = TRIPWIRE.follow(bound)
+        told = [follower.feed(data[begin:end]) for begin, end in itertools.pairwise(edges)]
+        assert next(filter(None, [*told, follower.end()]), None) == expected
+
+
 @examples(200)
 @given(
     st.lists(
