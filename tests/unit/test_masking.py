@@ -36,6 +36,8 @@ def test_what_holds_no_value_stays_the_same_object() -> None:
     text = b"sk-ant-api03-T4x9wKzQ7mB, sk-ant-api03-T4x9wKzQ7mB3" * 100
 
     assert Mask([KEY]).whole(text) is text
+    # A piece of a big answer is not copied either.
+    assert Mask([KEY]).stream().feed(text) is text
 
 
 def test_values_that_overlap_are_masked_as_a_whole() -> None:
