@@ -63,7 +63,9 @@ class Record:
             return decision, decision_id
         self._denied += decision.times
         if decision.reason != "canary":
-            secret = {"secret": told_of(decision.secret)} if decision.secret is not None else {}
+            more: dict[str, Any] = {"secret": told_of(decision.secret)} if decision.secret is not None else {}
+            if decision.reason == "credential-unavailable" and decision.inject is not None:
+                more["credential"] = decision.inject.credential
             self._on_event(
                 {
                     "event": "denied",
@@ -71,7 +73,7 @@ class Record:
                     **asked_for(request),
                     "reason": decision.reason,
                     "at": decision.at,
-                    **secret,
+                    **more,
                 }
             )
         return decision, decision_id

@@ -164,7 +164,7 @@ class _Run:
         if reason == "refused":
             raise ImpyardError(error or "the box refused to start", hint=f"the receipt is {enclosure.paths.receipt}")
         look = look_command(receipt, self.options.project)
-        more = next_commands(receipt, self.options, enclosure.paths.session)
+        more = next_commands(receipt, self.options, enclosure.paths.session, enclosure.denials)
         self.showing.show(self.view.closing, receipt, look, str(enclosure.paths.stdout), more)
         if self.options.learn:
             from impyard.runner.policy.learned import learned  # it loads the judge, which no other run needs

@@ -22,7 +22,6 @@ from impyard.runner.decisions.lines import Entry
 from impyard.runner.decisions.outcomes import Outcome, Row
 from impyard.runner.decisions.read import Read, find, short_id
 from impyard.runner.options import project_option
-from impyard.runner.policy import cmd as policy_cmd
 from impyard.runner.project import RUN_ID, RunPaths, find_root
 from impyard.runner.receipt import bytes_text, read_receipt
 from impyard.runner.text import columns_of, shortened, size_text, unstarred, visible, wrapped
@@ -83,7 +82,7 @@ def show_command(ctx: click.Context, id: str, project: Path | None, as_json: boo
     if as_json:
         click.echo(json.dumps(_document(found, row.outcome, rule, nearest, changed), indent=2))
         return 0
-    _print(_facts(found, row, rule, nearest, changed))
+    _print(_facts(root, found, row, rule, nearest, changed))
     return 0
 
 
@@ -127,7 +126,7 @@ def _number(text: str) -> int | float | str:
 
 
 def _facts(
-    found: Read, row: Row, rule: Excerpt | None, nearest: Excerpt | None, changed: bool | None
+    root: Path, found: Read, row: Row, rule: Excerpt | None, nearest: Excerpt | None, changed: bool | None
 ) -> list[tuple[str, list[str]]]:
     """What is printed: a name, and its lines."""
     entry, raw = found.entry, _whole(found)
@@ -158,7 +157,7 @@ def _facts(
         facts.append(
             ("headers", [shortened(f"{name}: {unstarred(str(headers[name]))}", MAX_HEADER) for name in headers])
         )
-    if commands := _next(entry):
+    if commands := _next(found, root):
         facts.append(("next", commands))
     return facts
 
@@ -212,17 +211,28 @@ def _print(facts: list[tuple[str, list[str]]]) -> None:
         click.echo(f"{name:<{width}}  {text}")
 
 
-def _next(entry: Entry) -> list[str]:
-    """Commands that help with this decision, as far as there are any."""
-    known = policy_cmd.COMMANDS
-    commands: list[str] = []
-    if entry.is_own_check or entry.run in proofs.known():  # it is there to be denied
-        return commands
-    if "explain" in known and entry.verdict != "allow":
-        commands.append(command_line("policy", "explain", entry.method, entry.url))
-    if "allow" in known and entry.verdict != "allow" and entry.reason in ("no-rule", "unlisted-host", "rule"):
-        commands.append(command_line("policy", "allow", short_id(entry.id)))
-    return commands
+def _next(found: Read, root: Path) -> list[str]:
+    """What helps with this decision: commands, as far as there are any."""
+    entry = found.entry
+    if entry.is_own_check or entry.run in proofs.known() or entry.verdict == "allow":  # it is there to be denied
+        return []
+    from impyard.runner.policy.mendable import store_words
+    from impyard.runner.policy.remedy import Remedies, Remedy
+
+    explain = command_line("policy", "explain", entry.method, entry.url)
+    match Remedies(root).of(found.line):
+        case Remedy.ALLOW:
+            return [explain, command_line("policy", "allow", short_id(entry.id))]
+        case Remedy.OVER_DENY:
+            return [explain, command_line("policy", "allow", short_id(entry.id), "--over-deny")]
+        case Remedy.ALLOWED:
+            return ["the policy of now allows it", explain]
+        case Remedy.CHECK:
+            return [command_line("policy", "check")]
+        case Remedy.STORE:
+            return [command_line(*store_words(entry.credential or "")), explain]
+        case Remedy.NOTHING:
+            return [explain]
 
 
 def _has_changed(root: Path, entry: Entry) -> bool | None:

@@ -21,11 +21,11 @@ from impyard.runner.decisions.lines import Entry, Selection, parse
 from impyard.runner.decisions.logfiles import DAMAGE, Log, rotated
 from impyard.runner.decisions.outcomes import Row
 from impyard.runner.decisions.read import short_id
-from impyard.runner.policy import cmd as policy_cmd
 from impyard.runner.text import columns_of, counted, visible, wrapped
 from impyard.runner.typed import as_typed
 
 BATCH = 200  # rows that are printed at once
+MOST_ASKED = 20  # of the newest denials, for one that a rule answers
 UNREADABLE = 16 * DAMAGE
 OWN_CHECK = "(impyard's own check)"
 
@@ -89,7 +89,7 @@ def _show_page(
             click.echo(err=True)  # the cursor stands behind ^C
     say_left_out(selection, counts=not older)  # else it was counted beyond the rows that are shown
     if not as_json and rows and any(row.entry.verdict == "deny" for row in rows):
-        _say_next(rows)
+        _say_next(rows, log.parent.parent)
 
 
 def _say_long() -> None:
@@ -112,18 +112,25 @@ def say_left_out(selection: Selection, *, counts: bool = True) -> None:
         click.echo(wrapped(text, columns_of(sys.stderr), "  "), err=True)
 
 
-def _say_next(rows: Sequence[Row]) -> None:
-    """Say, to a person, what can be done about a denial."""
+def _say_next(rows: Sequence[Row], root: Path) -> None:
+    """Say, to a person, what can be done about a denial: about the newest that a rule answers, if there is one."""
     if not sys.stdout.isatty():
         return
-    denied = [row.entry for row in rows if row.entry.verdict == "deny"]
+    from impyard.runner.policy.remedy import Remedies, Remedy
+
+    denied = [row for row in rows if row.entry.verdict == "deny"]
     known = proofs.known()
-    theirs = [entry for entry in denied if not entry.is_own_check and entry.run not in known]
-    entry = (theirs or denied)[-1]
-    id = short_id(entry.id)
-    hint = f"`impyard decisions show {visible(id)}` says more of one"
-    if "allow" in policy_cmd.COMMANDS and theirs:  # what impyard itself asks is there to be denied
-        hint += f", `impyard policy allow {visible(id)}` lets it through"
+    # What impyard itself asks is there to be denied.
+    theirs = [row for row in denied if not row.entry.is_own_check and row.entry.run not in known]
+    remedies = Remedies(root) if theirs else None
+    able = (row for row in theirs[: -MOST_ASKED - 1 : -1] if remedies and remedies.of(row.line) is Remedy.ALLOW)
+    mended = next(able, None)
+    id = visible(short_id((mended or (theirs or denied)[-1]).entry.id))
+    hint = f"`impyard decisions show {id}` says more of one"
+    if mended is not None:
+        hint += f", `impyard policy allow {id}` lets it through"
+    elif remedies is not None and remedies.is_broken:
+        hint += ", `impyard policy check` what is wrong with the policy"
     click.echo(wrapped(as_typed(f"hint: {hint}"), columns_of(sys.stderr), "  "), err=True)
 
 

@@ -6,30 +6,24 @@ no rule can mend, or none should be made for, is counted apart (`suggestwords.AD
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from impyard.addon.policy import Policy, read_policy
-from impyard.addon.publicaddresses import is_public
-from impyard.addon.request import is_address
-from impyard.addon.rules import DEFAULT_PORTS
 from impyard.runner.policy.edit import NewEntry, NewRule, insert_entry
+from impyard.runner.policy.mendable import MENDABLE, METHOD, unsuited
 from impyard.runner.policy.pathrules import NoRule, PathRule, exact, path_rules
 from impyard.runner.policy.put import Contents, Put, Where, deciding, is_below_deny, put
 from impyard.runner.policy.recorded import upgrade_of, url_of
 from impyard.runner.policy.replay import NotRecorded, Recorded, Replay
 from impyard.runner.policy.suggest_words import READING, is_fetch, warnings
 
-MENDABLE = ("no-rule", "unlisted-host", "websocket")  # the judge's reasons that a new rule answers
 ASKED_AGAIN = (*MENDABLE, "rule", "ambiguous-path", "body-limit")  # those that the policy of now decides anew
 MOST_KINDS = 5_000  # different requests that are kept; more are only counted
 MOST_RULES = 60  # that are suggested at once
 SAMPLES = 5  # requests of a kind that a rule is asked about: they differ in query and headers
-_METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
-_PRIVATE = re.compile(r"(?:^|\.)(?:localhost|local|internal|intranet|lan|home\.arpa|test|invalid)\Z")
 _EMPTY = (Path("policy"), b"networkPolicies: []\n")
 
 Query = tuple[tuple[str, str], ...]
@@ -158,7 +152,7 @@ class Collector:
             return Apart(decision.reason, example, decision.at)
         if "%" in asked.path and (met := deciding(self.replay.request(asked), self.policy)[1]):
             return Apart("rule", example, met.rule.at)  # by another reading: a rule for the path would not get past it
-        if why := _unsuited(asked):
+        if why := unsuited(asked.method, asked.scheme, asked.host, asked.port):
             return Apart(why, example)
         return kind_of(asked)
 
@@ -170,17 +164,6 @@ def kind_of(asked: Recorded) -> Kind:
         query = (("service", asked.query.partition("=")[2]),)
     where = Where(asked.host, asked.scheme, asked.port)
     return Kind(where, asked.method, asked.path, upgrade_of(asked) == "websocket", query)
-
-
-def _unsuited(asked: Recorded) -> str:
-    """Why no rule should be written for a request that one would allow; "" when there is no reason."""
-    if asked.scheme not in DEFAULT_PORTS or not 0 < asked.port < 65536:
-        return "malformed"
-    if not _METHOD.fullmatch(asked.method):  # above all `*`, which a rule takes for any
-        return "method"
-    if is_address(asked.host):
-        return "" if is_public(asked.host) else "private-address"
-    return "private-name" if _PRIVATE.search(asked.host) or "." not in asked.host else ""
 
 
 def suggestion(contents: Contents, root: Path | None, found: Collector, *, patterns: bool = True) -> Suggestion:
@@ -290,7 +273,7 @@ def _suggested(
 
 def rule_of(kind: Kind, asked: Recorded, *, allow: bool = True) -> tuple[NewRule, tuple[str, ...]]:
     """The rule for just one request, and warnings about it. Raises NoRule where none should be written."""
-    if not _METHOD.fullmatch(kind.method):
+    if not METHOD.fullmatch(kind.method):
         raise NoRule("method")
     told = warnings(kind.where.host, (kind.method,), exact(kind.path), kind.query) if allow else ()
     comment: tuple[str, ...] = (f"for {asked.id}",) if asked.id else ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from impyard.addon.reasons import REASONS
-from impyard.runner.policy.suggest import MENDABLE
+from impyard.runner.policy.mendable import is_mendable
 from impyard.runner.receipt import bytes_text, file_text, mapping, sequence
 from impyard.runner.report.agent import Usage
 from impyard.runner.report.data import Report
@@ -33,9 +33,10 @@ def denials(report: Report) -> Iterator[Node]:
     if folded:
         summary = h("summary", f"{counted(len(folded), 'other kind')} of denied requests")
         yield h("details", summary, [_denial(group, report) for group in folded], cls="raw")
-    if sum(group.entry.reason in MENDABLE for group in groups) > 1:
+    if (mendable := sum(map(_mendable, groups))) > 1:
+        which = "all of them" if mendable == len(groups) else "those that a rule can allow"
         command = command_line("policy", "suggest", "--run", report.run.id, project=report.project)
-        yield h("p", "Rules for all of them, as small as they can be: ", h("code", command))
+        yield h("p", f"Rules for {which}, as small as they can be: ", h("code", command))
     rest = sum(group.times for group in groups[MAX_DENIED:]) + requests.denied_more
     if rest:
         are = "is" if rest == 1 else "are"
@@ -83,10 +84,15 @@ def _secret(group: Group) -> Node:
 
 
 def _command(group: Group, report: Report) -> Node:
-    if group.entry.reason not in MENDABLE or group.mixed:
+    if not _mendable(group) or group.mixed:
         return None
     command = command_line("policy", "allow", group.entry.id, project=report.project)
     return h("p", h("code", command, cls="command"))
+
+
+def _mendable(group: Group) -> bool:
+    entry = group.entry
+    return is_mendable(entry.reason, entry.method, entry.scheme, entry.host, entry.port)
 
 
 def hosts(report: Report) -> Iterator[Node]:

@@ -17,6 +17,7 @@ from tests.support.gateway import read_reply
 from tests.support.h2echo import H2Echo
 from tests.support.keybed import ACCESS, ACCOUNT, KEY, KeyBed, entry, key_bed
 from tests.support.origin import Pki
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.gateway
 
@@ -126,6 +127,8 @@ def test_a_credential_that_the_template_cannot_show_is_a_denial(bed: KeyBed, sho
     assert bed.untouched()
     assert bed.decision()["credential"] == shown.credential
     assert "injected" not in bed.decision()
+    denied = {"event": "denied", "reason": "credential-unavailable", "credential": shown.credential}
+    wait_until(lambda: any(denied.items() <= event.items() for event in bed.gateway.events), 5)
 
 
 OWN = [

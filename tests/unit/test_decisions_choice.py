@@ -43,7 +43,9 @@ Command = Callable[..., Result]
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "policies").mkdir()
-    (tmp_path / "policies" / "gateway.yaml").write_text("".join(f"# line {number}\n" for number in range(1, 31)))
+    (tmp_path / "policies" / "gateway.yaml").write_text(
+        "".join(f"# line {number}\n" for number in range(1, 30)) + "networkPolicies: []\n"
+    )
     (tmp_path / "runs").mkdir()
     return tmp_path.resolve()
 

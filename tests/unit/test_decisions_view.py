@@ -44,7 +44,7 @@ UNLISTED = Decision(Verdict.DENY, "unlisted-host")
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "policies").mkdir()
-    (tmp_path / "policies" / "gateway.yaml").touch()
+    (tmp_path / "policies" / "gateway.yaml").write_text("networkPolicies: []\n")
     for run in (RUN, OTHER):
         RunPaths(tmp_path.resolve(), run).folder.mkdir(parents=True)
     return tmp_path.resolve()
@@ -152,7 +152,7 @@ def test_nothing_offers_to_allow_what_impyard_itself_asked(
     """Control: another denial, be it older, is what the line is about."""
     told = tmp_path / "told"
     monkeypatch.setenv("IMPYARD_DATA_DIR", str(tmp_path))
-    write(project, OTHER, (UNLISTED, request(host="a.test")))
+    write(project, OTHER, (UNLISTED, request(host="a.example")))
     proofs.note(OTHER)
     write(project, RUN, CANARY)
     for id in (f"{RUN}.1", f"{OTHER}.1"):
@@ -161,12 +161,38 @@ def test_nothing_offers_to_allow_what_impyard_itself_asked(
     said = told.read_text()
     assert f"decisions show {RUN[-4:]}.1` says more of one" in said and "policy allow" not in said
     third = "20260103-000000-cccc"
-    write(project, third, CANARY, (UNLISTED, request(host="a.test")))
+    write(project, third, CANARY, (UNLISTED, request(host="a.example")))
     assert "policy allow cccc.2" in decisions("show", f"{third}.2").out
     write(project, RUN, CANARY)
     in_terminal(project, 160, "--all", errors=told)
     said = told.read_text()
     assert "decisions show cccc.2` says more of one" in said and "policy allow cccc.2`" in said
+
+
+@pytest.mark.parametrize(
+    "denied",
+    [
+        (UNLISTED, request(host="intra.test")),
+        (Decision(Verdict.DENY, "private-address"), request(host="a.example")),
+        (Decision(Verdict.DENY, "malformed"), request(host="a.example")),
+        (Decision(Verdict.DENY, "policy-broken"), request(host="a.example")),
+    ],
+    ids=lambda denied: denied[0].reason,
+)
+def test_the_table_offers_to_allow_only_what_a_rule_can_allow(
+    project: Path, tmp_path: Path, denied: tuple[Decision, Request]
+) -> None:
+    told = tmp_path / "told"
+    write(project, RUN, denied)
+    in_terminal(project, 160, errors=told)
+    said = told.read_text()
+    assert f"decisions show {RUN[-4:]}.1` says more of one" in said and "lets it through" not in said
+    write(project, OTHER, (UNLISTED, request(host="a.example")), denied)
+    in_terminal(project, 160, errors=told)
+    assert "`impyard policy allow bbbb.1` lets it through" in told.read_text()
+    (project / "policies" / "gateway.yaml").write_text("networkPolicies: 7\n")
+    in_terminal(project, 160, errors=told)
+    assert "`impyard policy check` what is wrong with the policy" in told.read_text()
 
 
 def test_what_prove_asked_is_left_out_but_where_it_is_named(

@@ -76,8 +76,8 @@ def test_a_whole_run_is_told(run: Recorded, report: Report) -> None:
     )
     run.decide(Decision(Verdict.ALLOW, "rule", inject=inject, injected=("authorization",)), request("GET", "api.test"))
     for number in range(4):
-        run.decide(UNLISTED, request("GET", "evil.test", f"/item/{number}"))
-    run.decide(DENY, request("PUT", "api.test", "/a"))
+        run.decide(UNLISTED, request("GET", "evil.example", f"/item/{number}"))
+    run.decide(DENY, request("PUT", "api.example.org", "/a"))
     secret = Secret("github", "sentinel", "header x-a")
     run.decide(Decision(Verdict.DENY, "secret-in-request", secret=secret), request("POST", "paste.test", "/"))
     model: dict[str, Any] = {"provider": "p", "model": "m", "stopReason": "toolUse"}
@@ -99,7 +99,7 @@ def test_a_whole_run_is_told(run: Recorded, report: Report) -> None:
     assert f"impyard, run {RUN} mend it … ✓ finished" in text
     assert "Allowed 3 1 of them failed Denied 6 Sent 300 B Received 6.0 KB" in text
     assert "Model calls 2 1 tool call Tokens 29 3 of them output Cost $0.75" in text
-    assert "✗ denied GET evil.test/item/{n} 4 times" in text
+    assert "✗ denied GET evil.example/item/{n} 4 times" in text
     assert "unlisted-host: no entry of the policy is about the host" in text
     assert "The closest rule is policies/gateway.yaml:31; the request differs in its method" in text
     assert f"impyard policy allow {RUN}.8 --project {shlex.quote(str(run.root))}" in text
@@ -111,6 +111,18 @@ def test_a_whole_run_is_told(run: Recorded, report: Report) -> None:
     assert "a.txt (3 B)" in text
     assert "✓ verified: 9 lines" in text and "the one that the receipt names" in text
     assert "1 denied request held a secret" in text
+
+
+def test_rules_for_all_are_offered_only_where_there_are_rules(run: Recorded, report: Report) -> None:
+    run.decide(UNLISTED, request("GET", "intra.test", "/"))
+    run.decide(Decision(Verdict.DENY, "private-address"), request("GET", "a.example", "/"))
+    run.decide(DENY, request("GET", "10.0.0.1", "/"))
+    run.end()
+    assert "policy suggest" not in report().text and "policy allow" not in report().text
+    run.decide(UNLISTED, request("GET", "a.example", "/x"))
+    run.decide(UNLISTED, request("GET", "b.example", "/x"))
+    text = report().text
+    assert "Rules for those that a rule can allow, as small as they can be" in text and text.count("policy allow") == 2
 
 
 def test_the_page_loads_nothing_runs_nothing_and_says_so_in_its_policy(run: Recorded, report: Report) -> None:
