@@ -125,8 +125,9 @@ def wrapped(text: str, columns: int | None, hanging: str = "", *, over: bool = T
 
 
 def beside(left: str, right: str, width: int, columns: int | None) -> str:
-    """`left`, padded to `width`, and `right`; where `columns` cannot hold both, `right` goes below, indented."""
-    line = f"{left:<{width}}{right}".rstrip()
+    """`left`, padded to `width`, and `right`, at least two blanks apart; where `columns` cannot hold both, `right` goes
+    below, indented."""
+    line = f"{f'{left.rstrip()}  ':<{width}}{right}".rstrip()
     if columns is None or len(line) <= columns:
         return line
     return _below(left, right, columns)

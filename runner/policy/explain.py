@@ -82,6 +82,12 @@ def routed(request: Request, found: Explanation) -> Explanation:
     return replace(found, decision=replace(decision, verdict=Verdict.DENY, reason="private-address", hint=hint))
 
 
+def unsupplied(found: Explanation, why: str) -> Explanation:
+    """The same, denied for want of the credential that the policy puts on; `why` says what is wrong with it."""
+    decision = replace(found.decision, verdict=Verdict.DENY, reason="credential-unavailable", hint=why)
+    return replace(found, decision=decision)
+
+
 def _read(trace: Trace, question: Question) -> Reading:
     try:
         found = last_match(trace.covering, question)

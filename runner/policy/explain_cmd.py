@@ -19,6 +19,7 @@ from impyard.runner.typed import as_typed
 
 if TYPE_CHECKING:
     from impyard.addon.judge import Decision
+    from impyard.addon.rules import Inject
     from impyard.runner.policy.asked import Asked
     from impyard.runner.policy.explain import Considered, Explanation, Reading
 
@@ -51,7 +52,8 @@ def explain(
     impyard policy explain GET https://api.github.com/repos/ada/engine
     impyard policy explain POST api.openai.com/v1/files --body-bytes 1000000
 
-    A URL without a scheme is https. Nothing is sent. Not looked at: addresses of a name, secrets in the request.
+    A URL without a scheme is https. Nothing is sent. Whether the vault has the credential that goes with it is looked
+    at; addresses of a name, secrets in the request and the renewal of a login are not.
 
     Exit status: 0 it would be allowed, 1 denied, 2 wrong usage.
     """
@@ -60,7 +62,7 @@ def explain(
     from impyard.addon.yamlnodes import short
     from impyard.runner.policy.asked import asked, sent
     from impyard.runner.policy.explain import explain as explained
-    from impyard.runner.policy.explain import routed
+    from impyard.runner.policy.explain import routed, unsupplied
     from impyard.runner.policy.read import read_files
 
     if url is None:
@@ -78,6 +80,8 @@ def explain(
     except PolicyError as exc:
         policy = exc
     found = routed(sent(request), explained(sent(request), policy))
+    if found.decision.allowed and found.decision.inject is not None and (why := _unusable(found.decision.inject)):
+        found = unsupplied(found, why)
     if as_json:
         faults = [str(fault) for fault in policy.faults] if isinstance(policy, PolicyError) else []
         click.echo(json.dumps({**as_document(request, found), "faults": faults}, indent=2))
@@ -148,7 +152,12 @@ def _show(asked: Asked, found: Explanation, broken: ImpyardError | None, show_al
         _line("rule", f'"{decision.rule}", {decision.at}', columns)
     if decision.nearest is not None:
         _line("nearest", f"{decision.nearest.at} ({decision.nearest.failed})", columns)
-    if decision.hint and decision.reason in ("malformed", "ambiguous-path", "private-address"):
+    if decision.hint and decision.reason in (
+        "malformed",
+        "ambiguous-path",
+        "private-address",
+        "credential-unavailable",
+    ):
         _line("hint", decision.hint, columns)
     if decision.allowed:
         _show_way(asked, decision, columns)
@@ -180,20 +189,27 @@ def _show_way(asked: Asked, decision: Decision, columns: int | None) -> None:
     if decision.inject is not None:
         name = decision.inject.credential
         headers = ", ".join(sorted({header for variant in decision.inject.variants for header, _ in variant.headers}))
-        _line("with", f'the credential "{name}" ({headers}){_absent(name)}', columns)
+        _line("with", f'the credential "{name}" ({headers})', columns)
     if decision.max_body is not None:
         _line("body", f"at most {size_text(decision.max_body)}", columns)
 
 
-def _absent(name: str) -> str:
-    """What is to be said where the vault has no such credential; a run may still bring it in."""
+def _unusable(inject: Inject) -> str:
+    """Why a credential cannot be put on, as far as the vault tells without asking anybody; "" when it can."""
     from impyard.addon.vault.store import Vault, default_dir
+    from impyard.runner.policy.mendable import store_words
 
+    name = inject.credential
     try:
-        known = name in Vault(default_dir()).overview().credentials
+        kept = Vault(default_dir()).overview().credentials.get(name)
     except ImpyardError:
-        return ", but the vault cannot be read: `impyard doctor` says why"
-    return "" if known else f", which is not in the vault yet: `impyard vault set {name}`"
+        return "the vault cannot be read: `impyard doctor` says why"
+    store = f"`impyard {' '.join(store_words(name))}` stores it"
+    if kept is None:
+        return f'the credential "{name}" is not in the vault: {store}'
+    if inject.variant(kept.kind, set()) is None:
+        return f'the policy has no headers for a credential of the type of "{name}": see {inject.at}'
+    return ""
 
 
 def _show_readings(readings: Sequence[Reading], columns: int | None) -> None:

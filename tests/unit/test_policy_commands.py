@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from impyard.addon.policy import MAX_BYTES
+from impyard.addon.vault.credential import Credential
+from impyard.addon.vault.store import Vault, default_dir
 from impyard.runner.cli import main
 from impyard.runner.policy.excerpt import excerpt
 from impyard.runner.policy.lint import CODES
@@ -187,14 +189,59 @@ def test_what_the_gateway_denies_without_asking_anybody_is_no_allow(
     assert explained("GET", f"https://{host}/x") == 0
 
 
+def keep(name: str) -> None:
+    Vault(default_dir()).put(Credential(name=name, kind="api_key", key="a-made-up-key-1", source="set"), keyring=False)
+
+
+def test_without_its_credential_a_request_is_denied_as_the_gateway_denies_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = "GET", "https://api.github.com/repos/ada/engine"
+    assert explained(*request) == 1
+    out = capsys.readouterr().out
+    assert "denied    credential-unavailable: " in out and "goes to" not in out
+    assert 'hint      the credential "github" is not in the vault: `impyard vault set github` stores it\n' in out
+    assert explained(*request, "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verdict"], told["reason"], told["credential"]) == ("deny", "credential-unavailable", "github")
+    assert told["at"] == "policies/gateway.yaml:6"
+    assert explained("GET", "https://api.github.com/repos/ada/secret") == 1
+    assert "denied    rule: " in capsys.readouterr().out
+    keep("github")
+    assert explained(*request) == 0
+    (project / "data" / "vault" / "vault.json").write_text("{")
+    assert explained(*request) == 1
+    assert "the vault cannot be read" in capsys.readouterr().out
+
+
+def test_a_credential_that_the_policy_has_no_headers_for_is_a_denial(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = project / "policies" / "gateway.yaml"
+    file.write_text(POLICY.replace("inject: github", "inject: {credential: github, template: openai-codex}"))
+    keep("github")
+    assert explained("GET", "https://api.github.com/repos/ada/engine") == 1
+    assert "credential-unavailable" in capsys.readouterr().out
+
+
+def test_where_no_terminal_limits_the_width_a_long_rule_is_told_from_its_verdict(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = "/repos/" + "a" * 80
+    (project / "policies" / "gateway.yaml").write_text(POLICY.replace("/repos/.*", path))
+    explained("GET", "https://api.github.com/x")
+    assert f"{path}  no: path\n" in capsys.readouterr().out
+
+
 def test_an_allowed_request_is_explained(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep("github")
     assert explained("GET", "api.github.com/repos/ada/engine") == 0
     assert capsys.readouterr().out == (
         "GET https://api.github.com/repos/ada/engine\n"
         "allowed   rule: a rule of the policy decided\n"
         'rule      "ALLOW GET /repos/.*", policies/gateway.yaml:6\n'
         "goes to   https://192.0.2.1:443, in place of the host\n"
-        'with      the credential "github" (authorization), which is not in the vault yet: `impyard vault set github`\n'
+        'with      the credential "github" (authorization)\n'
         "body      at most 1.0 KB\n"
         "\n"
         "rules about api.github.com; the last that matches wins\n"
@@ -264,6 +311,7 @@ def test_a_broken_policy_denies_and_says_where(project: Path, capsys: pytest.Cap
 def test_of_many_rules_those_are_shown_that_matter(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = "".join(f"      - {{action: ALLOW, method: GET, path: /{n}}}\n" for n in range(100))
     Path("policies/gateway.yaml").write_text(POLICY + more)
+    keep("github")
     assert explained("GET", "https://api.github.com/57") == 0
     out = capsys.readouterr().out
     assert "ALLOW GET /57" in out
