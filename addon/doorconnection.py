@@ -193,9 +193,23 @@ class DoorConnection(server.ConnectionHandler):
         self._reads[task] = connection, reader
         try:
             await super().handle_connection(connection)
+        except asyncio.CancelledError:
+            await self._tell_the_end(connection)
+            raise
         finally:
             reader.leave()
             del self._reads[task]
+
+    async def _tell_the_end(self, connection: Connection) -> None:
+        """Have the layers hear that a connection is over. The core tells it, but not of one that was cancelled while an
+        event of it waited for its turn: its requests would wait for ever."""
+        if (io := self.transports.get(connection)) is None:
+            return  # told: the core has forgotten it
+        connection.state = ConnectionState.CLOSED
+        await self.server_event(events.ConnectionClosed(connection))
+        self.transports.pop(connection, None)
+        if isinstance(io.writer, asyncio.StreamWriter):
+            io.writer.close()
 
     def _gone(self, connection: Connection) -> None:
         """The other side left: the core would take its end for that of its sending half alone."""
