@@ -136,6 +136,9 @@ def decisions(
     place, reason, rule, id, outcome. The outcome of an allowed request is the status of its answer, or what
     went wrong. With --follow it comes too late for that: a request that fails gets a second line, `failed`.
 
+    --summary piped: host, method, shape of the path, how many allowed, failed, denied, bytes up and down, first and
+    last time, reasons, the last id. That is the order of the table and of --csv, which has a heading.
+
     What was left out is said on stderr: damaged lines, older ones, impyard's own checks. An option for a host,
     method, reason or rule may be given again: one of them is enough.
     """

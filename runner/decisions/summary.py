@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from impyard.runner.decisions.lines import Entry, Selection
+from impyard.runner.decisions.lines import OWN_CHECKS, Entry, Selection
 from impyard.runner.decisions.logfiles import Log
 from impyard.runner.decisions.outcome_stream import Both, Joiner, both
 from impyard.runner.decisions.outcomes import Outcome
@@ -24,6 +24,7 @@ MOST_PATHS = 20_000  # whose group is remembered
 LONG_PATH = 200
 PARALLEL_BYTES = 64 << 20  # of a log from which on a second process is worth it
 OTHER = "…"
+OWN = "impyard's own checks"  # in the place of their hosts, which are others for each run; no host has blanks
 
 
 class Group:
@@ -132,7 +133,8 @@ class Summary:
             if not wants(entry):
                 continue
             key = (entry.host, entry.port, entry.method, entry.path)
-            group = known.get(key)
+            is_own = entry.seq <= OWN_CHECKS and entry.is_own_check
+            group = self._at(OWN, OTHER, OTHER) if is_own else known.get(key)
             if group is None:
                 group = self._group(entry)
                 if len(entry.path) <= LONG_PATH:

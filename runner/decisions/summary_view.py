@@ -13,7 +13,7 @@ import click
 
 from impyard.runner.decisions import outcomes
 from impyard.runner.decisions.lines import Selection
-from impyard.runner.decisions.summary import Group, summed_up
+from impyard.runner.decisions.summary import OWN, Group, summed_up
 from impyard.runner.decisions.view import say_left_out, say_nothing, warn_of_damage
 from impyard.runner.text import columns_of, counted, size_text, visible, wants_plain, wrapped
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 PAGE = 50
 WIDE_COLUMNS = 120  # from here on the times stand beside the counts, below it under the path
-FIELDS = ("host", "method", "path", "allowed", "denied", "failed", "bytes_up", "bytes_down", "first", "last")
+# In a pipe and as CSV, in the order of the table.
+FIELDS = ("host", "method", "path", "allowed", "failed", "denied", "bytes_up", "bytes_down", "first", "last")
 MOST_REASONS = 3  # of a group's denials that are named
 MOST_PATH = 200  # columns
 MOST_METHOD, LEAST_PATH, GAP = 7, 16, 2
@@ -74,7 +75,7 @@ def _say_total(groups: Sequence[Group], unknown: int, shown: int) -> None:
         sum(getattr(group, name) for group in groups)
         for name in ("allowed", "denied", "failed", "bytes_up", "bytes_down")
     )
-    hosts = len({group.host for group in groups})
+    hosts = len({group.host for group in groups} - {OWN})
     parts = [f"{allowed} allowed" + (f" ({failed} failed)" if failed else ""), f"{denied} denied"]
     parts += [counted(hosts, "host"), f"{size_text(up)} up, {size_text(down)} down"]
     lines = [f"in all {', '.join(parts)}"]

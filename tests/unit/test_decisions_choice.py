@@ -330,6 +330,35 @@ def test_the_summary_counts_by_host_method_and_shape(log: Path, decisions: Comma
     ]
 
 
+def test_the_columns_of_the_summary_have_one_order(log: Path, decisions: Command) -> None:
+    heads, *rows = csv.reader(io.StringIO(decisions("--summary", "--csv", "--denied").out.removeprefix("\ufeff")))
+    assert heads[:6] == ["host", "method", "path", "allowed", "failed", "denied"]
+    assert rows[0][3:6] == ["0", "0", "1"]
+    failed, denied = (decisions("--summary", f"--{kind}").out.split("\t") for kind in ("failed", "denied"))
+    assert (failed[3:6], denied[3:6]) == (["1", "1", "0"], ["0", "0", "1"])
+    assert len(failed) == len(heads)
+
+
+def test_impyards_own_checks_of_all_runs_are_one_line(project: Path, decisions: Command) -> None:
+    runs = [f"2026010{number}-000000-aaaa" for number in range(1, 6)]
+    lines = []
+    for number, run in enumerate(runs):
+        hosts = {f"{number}.canary.impyard.invalid": "canary", f"{run}.probe.impyard.invalid": "unlisted-host"}
+        for seq, (host, reason) in enumerate(hosts.items(), 1):
+            lines.append(decision(seq, "/", run=run, host=host, verdict="deny", reason=reason, method="GET"))
+        # The agent's own request for the same name is shown with its host.
+        if number == 0:
+            lines.append(decision(4, "/", run=run, host=host, verdict="deny", reason="unlisted-host"))
+    (project / "runs" / "decisions.jsonl").write_bytes(b"".join(lines))
+    result = decisions("--summary", "--all")
+    shown = [line.split("\t") for line in result.out.splitlines()]
+    assert [(fields[0], fields[5]) for fields in shown] == [
+        ("impyard's own checks", "10"),
+        (f"{runs[0]}.probe.impyard.invalid", "1"),
+    ]
+    assert "11 denied, 1 host, " in result.err
+
+
 def test_a_flood_counts_as_many_as_its_line_stands_for(project: Path, decisions: Command) -> None:
     log = project / "runs" / "decisions.jsonl"
     log.write_bytes(decision(9, "/a", verdict="deny", reason="busy", times=40) * 2)
