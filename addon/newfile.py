@@ -1,4 +1,4 @@
-"""Files that are begun in a user's folder: they are that user's from the first moment on, also when root makes them.
+"""Files and folders that are begun in a user's folder: they are that user's at once, also when root makes them.
 
 A log that root left to itself would deny every request of the user's next gateway, which may not write to it.
 """
@@ -82,8 +82,30 @@ def begin(folder: int, name: str, uid: int, gid: int, mode: int) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder that all may look into, unless something has that name already; when root makes it, it is his whose
+    folder it lies in. Raises OSError. An owner whom we cannot make it over to leaves it ours."""
+    with opened(path.parent) as above:
+        try:
+            os.mkdir(path.name, 0o755, dir_fd=above)
+        except FileExistsError:
+            return
+        owner = os.fstat(above)
+        if os.geteuid() != 0 or owner.st_uid == 0:
+            return
+        folder = os.open(path.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+        try:
+            status = os.fstat(folder)
+            # The user can put another folder of root's into its place. One with nothing in it is no gift.
+            if status.st_uid == 0 and not os.listdir(folder):
+                with contextlib.suppress(OSError):
+                    make_over(folder, owner.st_uid, owner.st_gid, stat.S_IMODE(status.st_mode))
+        finally:
+            os.close(folder)
+
+
 def make_over(descriptor: int, uid: int, gid: int, mode: int) -> None:
-    """Give a file that was made here its owner, and then its mode. Raises OSError."""
+    """Give what was made here its owner, and then its mode. Raises OSError."""
     status = os.fstat(descriptor)
     if (status.st_uid, status.st_gid) != (uid, gid):
         os.fchown(descriptor, uid, gid)

@@ -35,7 +35,7 @@ from impyard.runner.signals import Signals
 from impyard.runner.stage import Stage
 from impyard.runner.terminal import uisettings
 from impyard.runner.text import visible
-from impyard.runner.user import box_user, share_run
+from impyard.runner.user import box_user, owned, share_run
 from impyard.runner.workplace import Workplace, find_repository
 
 NEW_ACCOUNT = "made an account for the demo model; its key goes into the vault as `demo`"
@@ -332,9 +332,10 @@ class Enclosure:
         paths = self.paths
         self.trouble += leftovers.clean_folder(paths)
         if self.started:
+            theirs = owned(self.user, paths.root)
             for folder in (paths.session, paths.workspace):
                 if folder.is_dir() and not folder.is_symlink():
-                    self.workplace.give_back(folder, {})
+                    self.workplace.give_back(folder, theirs, {})
             with suppress(FileNotFoundError):
                 if paths.stderr.stat().st_size == 0:
                     paths.stderr.unlink()

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from impyard.addon.errors import ImpyardError, WrongUsage
+from impyard.addon.newfile import make_folder
 from impyard.runner.decisions.tend import tend
 from impyard.runner.options import project_option
 from impyard.runner.policy.place import policy_option
@@ -109,7 +110,7 @@ def serve(
     authority = ensure_authority(default_dir())
     runs = root / "runs"
     try:
-        runs.mkdir(exist_ok=True)
+        make_folder(runs)
     except OSError as exc:
         raise ImpyardError(
             f"cannot make {runs}: {(exc.strerror or str(exc)).lower()}", hint="check the project's owner and mode"

@@ -21,7 +21,7 @@ from impyard.runner import engine, places
 from impyard.runner.project import RUN_ID, RunPaths
 from impyard.runner.receipt import read_receipt, write_json
 from impyard.runner.removal import empty_tree, remove_tree
-from impyard.runner.user import Inode, Owner, box_user, give_back
+from impyard.runner.user import Inode, Owner, box_user, give_back, owned, share_run
 
 # A box that outlives its ceiling by this much has lost its runner, whatever its labels say.
 GRACE_S = 60.0
@@ -147,7 +147,7 @@ def _close_books(paths: RunPaths, receipt: dict[str, Any], on_note: Callable[[st
     left = clean_folder(paths)
     for folder in (paths.workspace, paths.session):
         with suppress(OSError):
-            give_back(folder, user)
+            give_back(folder, owned(user, paths.root))
     left += _unmake(receipt.get("made"))
     with suppress(OSError):
         for draft in paths.folder.glob(f".{paths.receipt.name}.*"):
@@ -158,6 +158,8 @@ def _close_books(paths: RunPaths, receipt: dict[str, Any], on_note: Callable[[st
         left += close_folder(paths)
     except OSError as exc:
         left.append(f"{paths.receipt}: {exc.strerror or exc}")
+    with suppress(OSError):
+        share_run(paths.runs, paths.folder, user)
     on_note(f"cleaned up after run {paths.id}, whose runner was killed" + "".join(f"; {item}" for item in left))
 
 

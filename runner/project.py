@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from impyard.addon.errors import ImpyardError
+from impyard.addon.newfile import make_folder
 from impyard.runner.text import visible
 
 POLICY = Path("policies/gateway.yaml")
@@ -261,7 +262,7 @@ def new_run(root: Path) -> RunPaths:
     """Make the folder of a new run, open to its owner only. Raises ImpyardError when it cannot be made."""
     runs = root / "runs"
     try:
-        runs.mkdir(mode=0o755, exist_ok=True)
+        make_folder(runs)
         while True:
             paths = RunPaths(root, f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
             try:

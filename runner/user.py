@@ -2,7 +2,8 @@
 
 A box never runs as root. An ordinary caller's box runs as the caller, so its files are the caller's at once. Under sudo
 the caller is the user behind it: the box runs as that user, who gets all files of the run. Plain root's box runs as uid
-1000, and what it wrote is root's in the end.
+1000, and what it wrote is root's in the end. In an ordinary user's project the run is that user's in the end, and what
+is new in his `--workspace` too, also when root runs it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pwd
 import re
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 DEFAULT_ID = 1000
@@ -49,6 +50,15 @@ def box_user(uid: int, gid: int, environ: Mapping[str, str]) -> BoxUser:
         sudo_gid = _number(environ.get("SUDO_GID")) or sudo_uid
         return BoxUser(sudo_uid, sudo_gid, _name(sudo_uid), sudo_uid, sudo_gid, uid)
     return BoxUser(DEFAULT_ID, DEFAULT_ID, _name(DEFAULT_ID), uid, gid, uid)
+
+
+def owned(user: BoxUser, root: Path) -> BoxUser:
+    """The same user of the box for a project in `root`: an ordinary user whose folder that is gets the files of root's
+    run in the end. Raises OSError."""
+    found = os.stat(root)
+    if user.our_uid != 0 or found.st_uid == 0:
+        return user
+    return replace(user, owner_uid=found.st_uid, owner_gid=found.st_gid)
 
 
 def home_of(uid: int) -> str:
@@ -97,7 +107,8 @@ def hand_over(folder: Path, user: BoxUser) -> dict[Inode, Owner]:
 
 
 def give_back(folder: Path, user: BoxUser, before: Mapping[Inode, Owner] | None = None) -> int:
-    """Give what the box's user owns in `folder` to its owner in the end, or to whom it belonged `before`.
+    """Give what the box's user owns in `folder` to whom it belonged `before`, and what is new to its owner in the end:
+    to the user whose folder it was, if that was not root.
 
     Links are not followed. Returns how many entries could not be given back (folders nested deeper than this process
     may hold open files).
@@ -105,10 +116,15 @@ def give_back(folder: Path, user: BoxUser, before: Mapping[Inode, Owner] | None 
     if user.is_ours:
         return 0
     owners = before or {}
+    new = (user.owner_uid, user.owner_gid)
+    with contextlib.suppress(OSError):
+        top = os.stat(folder, follow_symlinks=False)
+        was = owners.get((top.st_dev, top.st_ino), new)
+        new = was if was[0] != 0 else new
 
     def change(name: str, parent: int, found: os.stat_result) -> None:
         if found.st_uid == user.uid:
-            uid, gid = owners.get((found.st_dev, found.st_ino), (user.owner_uid, user.owner_gid))
+            uid, gid = owners.get((found.st_dev, found.st_ino), new)
             if (uid, gid) != (found.st_uid, found.st_gid):
                 os.chown(name, uid, gid, dir_fd=parent, follow_symlinks=False)
 
@@ -116,18 +132,22 @@ def give_back(folder: Path, user: BoxUser, before: Mapping[Inode, Owner] | None 
 
 
 def share_run(runs: Path, run: Path, user: BoxUser) -> None:
-    """Under sudo: give the user behind it the run's own files, and the folder and logs of all runs, which root made.
+    """Give the run's own files that root made to the user whose project it is, else to the one behind sudo; and under
+    sudo, the folder and logs of all runs too.
 
     Nothing happens for others. Raises OSError.
     """
-    if user.our_uid != 0 or user.owner_uid == 0:
+    if user.our_uid != 0:
+        return
+    if (theirs := owned(user, runs.parent)).owner_uid != 0:
+        _share_folder(run, theirs)
+    if user.owner_uid == 0:
         return
 
     def change(name: str, parent: int, found: os.stat_result) -> None:
         if found.st_uid == user.our_uid:
             os.chown(name, user.owner_uid, user.owner_gid, dir_fd=parent, follow_symlinks=False)
 
-    _each(run, change)
     folder = os.open(runs, _OPEN_FOLDER)
     try:
         for name in (".", "decisions.jsonl", "outcomes.jsonl"):
@@ -135,6 +155,28 @@ def share_run(runs: Path, run: Path, user: BoxUser) -> None:
                 change(name, folder, os.stat(name, dir_fd=folder, follow_symlinks=False))
     finally:
         os.close(folder)
+
+
+def _share_folder(run: Path, user: BoxUser) -> None:
+    """Give what root made in its run's folder to the owner in the end, and then the folder itself: as long as it is
+    closed to that owner, he cannot put other files of root's into it. One that he put in its place is left alone."""
+    above = os.stat(run.parent)
+
+    def change(name: str, parent: int, found: os.stat_result) -> None:
+        if os.path.samestat(os.fstat(parent), above):
+            if found.st_uid != user.our_uid:
+                raise PermissionError
+        elif found.st_uid == user.our_uid and (stat.S_ISDIR(found.st_mode) or found.st_nlink == 1):
+            os.chown(name, user.owner_uid, user.owner_gid, dir_fd=parent, follow_symlinks=False)
+
+    _each(run, change)
+    with contextlib.suppress(FileNotFoundError):
+        folder = os.open(run, _OPEN_FOLDER)
+        try:
+            if os.fstat(folder).st_uid == user.our_uid:
+                os.fchown(folder, user.owner_uid, user.owner_gid)
+        finally:
+            os.close(folder)
 
 
 def _each(folder: Path, change: Callable[[str, int, os.stat_result], None]) -> int:
@@ -157,6 +199,8 @@ def _each(folder: Path, change: Callable[[str, int, os.stat_result], None]) -> i
                 if stat.S_ISDIR(found.st_mode):
                     inner = os.open(name, _OPEN_FOLDER, dir_fd=handle)
                     stack.append((inner, []))
+                    if not os.path.samestat(os.fstat(inner), found):  # another one took its place meanwhile
+                        raise FileNotFoundError
                     stack[-1][1].extend(os.listdir(inner))
             except FileNotFoundError:
                 continue

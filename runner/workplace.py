@@ -130,12 +130,12 @@ class Workplace:
         if self._plan.workspace is not None:
             with self._signals.shielded():
                 owners = hand_over(self.folder, self._user)
-                self._undo.callback(self.give_back, self.folder, owners)
+                self._undo.callback(self.give_back, self.folder, self._user, owners)
                 leftovers.note_owners(self._paths, self.folder, owners)
 
-    def give_back(self, folder: Path, owners: Mapping[Inode, Owner]) -> None:
-        """Make the caller the owner of what is in a folder, but for what was somebody else's before."""
-        if missed := give_back(folder, self._user, owners):
+    def give_back(self, folder: Path, user: BoxUser, owners: Mapping[Inode, Owner]) -> None:
+        """Make the user's owner in the end that of what is in a folder, but for what was somebody else's before."""
+        if missed := give_back(folder, user, owners):
             self._trouble.append(f"{counted(missed, 'file')} in {folder} could not be given back to you")
 
     def _unmake(self, made: Sequence[places.Missing], receipt: Receipt) -> None:

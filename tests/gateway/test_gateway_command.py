@@ -113,6 +113,21 @@ def test_it_judges_shows_and_records_what_comes_through(running: Running) -> Non
     assert [json.loads(line)["verdict"] for line in lines] == ["allow", "deny", "deny"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_makes_in_a_users_project_is_the_users(tmp_path: Path, origin: int) -> None:
+    project = tmp_path / "project"
+    (project / "policies").mkdir(parents=True)
+    (project / "policies" / "gateway.yaml").write_text(POLICY.format(port=origin))
+    os.chown(project, 54321, 54322)
+    running = start(project)
+    curl(running, "http://open.test/ok")
+    running.process.send_signal(signal.SIGINT)
+    running.process.communicate(timeout=10)
+    runs = project / "runs"
+    found = {path.name: (path.stat().st_uid, path.stat().st_gid) for path in (runs, *runs.iterdir())}
+    assert found == dict.fromkeys(("runs", "decisions.jsonl", "outcomes.jsonl"), (54321, 54322))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly(running: Running, number: signal.Signals) -> None:
     curl(running, "http://open.test/other")

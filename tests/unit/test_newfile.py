@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from impyard.addon.errors import LogUnwritable
+from impyard.addon.errors import ImpyardError, LogUnwritable
 from impyard.addon.judge import Decision, Verdict
 from impyard.addon.log import DecisionLog, OutcomeLog
-from impyard.addon.newfile import begin, opened
+from impyard.addon.newfile import begin, make_folder, opened
 from impyard.addon.request import Request
 from impyard.runner.decisions import rotation
 from impyard.runner.decisions.filelist import FileList
+from impyard.runner.project import new_run
 
 USER, GROUP = 54321, 54322
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -45,7 +46,7 @@ def write(runs: Path) -> None:
     assert outcomes.lost == 0
 
 
-def as_user(act: Callable[[], None]) -> str:
+def as_user(act: Callable[[], object]) -> str:
     """Call something as the user of the project, in a process of its own. What it raised, in words."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -57,7 +58,7 @@ def as_user(act: Callable[[], None]) -> str:
             os.setuid(USER)
             act()
             said = ""
-        except (OSError, LogUnwritable) as exc:
+        except (OSError, ImpyardError) as exc:
             said = f"{exc} / {getattr(exc, 'hint', '')}"
         finally:
             os.write(writer, said.encode())
@@ -177,6 +178,22 @@ def test_a_file_is_begun_where_there_are_none_without_a_name_too(
     (runs / "link").symlink_to(runs / "b")
     begin_in(runs, "link", USER, GROUP, 0o640)
     assert not (runs / "b").exists()
+
+
+@needs_root
+def test_the_folder_of_all_runs_is_the_users_from_the_first_run_of_roots_on(runs: Path) -> None:
+    first = new_run(runs)
+    assert (first.runs.stat().st_uid, first.runs.stat().st_gid) == (USER, GROUP)
+    assert stat.S_IMODE(first.runs.stat().st_mode) == 0o755
+    assert first.folder.stat().st_uid == 0, "it is root's, and closed, as long as root works there"
+    assert as_user(lambda: new_run(runs)) == ""
+
+
+@needs_root
+def test_a_folder_of_roots_that_was_there_before_stays_roots(runs: Path) -> None:
+    (runs / "runs").mkdir()
+    make_folder(runs / "runs")
+    assert (runs / "runs").stat().st_uid == 0
 
 
 @needs_root

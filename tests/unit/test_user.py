@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from impyard.runner.removal import remove_tree
-from impyard.runner.user import BoxUser, box_user, give_back, group, hand_over, passwd, share_run
+from impyard.runner.user import BoxUser, box_user, give_back, group, hand_over, owned, passwd, share_run
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 STRANGER = 54321
@@ -134,6 +134,54 @@ def test_plain_root_keeps_its_runs(tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     share_run(tmp_path, tmp_path / "r", box_user(0, 0, {}))
     assert (tmp_path / "r").stat().st_uid == 0
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A run of root's in a user's project, with a file in it."""
+    run = tmp_path / "runs" / "r"
+    run.mkdir(parents=True)
+    (run / "f").write_text("")
+    for path in (tmp_path, run.parent):
+        os.chown(path, STRANGER, STRANGER)
+    return run
+
+
+@root_only
+@pytest.mark.parametrize("environ", [{}, {"SUDO_UID": "77"}], ids=["root", "sudo"])
+def test_a_run_in_a_users_project_is_that_users_in_the_end(theirs: Path, environ: dict[str, str]) -> None:
+    user = box_user(0, 0, environ)
+    (theirs / "session").mkdir()
+    os.chown(theirs / "session", user.uid, user.gid)
+    assert give_back(theirs / "session", owned(user, theirs.parent.parent)) == 0
+    share_run(theirs.parent, theirs, user)
+    assert {path.stat().st_uid for path in (theirs, *theirs.iterdir())} == {STRANGER}
+
+
+@root_only
+def test_the_owner_of_a_project_gets_nothing_else_of_roots(theirs: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("")
+    os.link(secret, theirs / "second-name")
+    (theirs / "link").symlink_to(secret)
+    own = theirs.with_name("own")  # put in a run's place, with a file of root's in it
+    own.mkdir()
+    (own / "f").write_text("")
+    os.chown(own, STRANGER, STRANGER)
+    for run in (theirs, own, theirs.with_name("gone")):
+        share_run(theirs.parent, run, box_user(0, 0, {}))
+    assert (secret.stat().st_uid, (own / "f").stat().st_uid) == (0, 0)
+    assert (theirs / "f").stat().st_uid == STRANGER, "the control"
+
+
+@root_only
+def test_what_is_new_in_a_users_folder_is_that_users(tmp_path: Path) -> None:
+    os.chown(tmp_path, STRANGER, STRANGER)
+    owners = hand_over(tmp_path, as_root())
+    (tmp_path / "new").write_text("")
+    os.chown(tmp_path / "new", 1000, 1000)
+    assert give_back(tmp_path, as_root(), owners) == 0
+    assert {tmp_path.stat().st_uid, (tmp_path / "new").stat().st_uid} == {STRANGER}
 
 
 @root_only
