@@ -190,7 +190,7 @@ class Log:
         assert part.size is not None
         if part.index is None:
             data = b"" if descriptor is None else os.pread(descriptor, min(length, part.size - offset), offset)
-            return data or DAMAGE * min(length, part.size - offset)
+            return data or _damage(offset, min(offset + length, part.size), part.size)
         block, begin = divmod(offset, part.index.block_bytes)
         key = (number, block)
         text = self._blocks.pop(key, None)
@@ -213,7 +213,8 @@ class Log:
                 self._say(part.path, str(exc))
             except OSError as exc:
                 self._say(part.path, f"it cannot be read: {(exc.strerror or str(exc)).lower()}")
-        return DAMAGE * min(index.block_bytes, index.size - block * index.block_bytes)
+        begin = block * index.block_bytes
+        return _damage(begin, min(begin + index.block_bytes, index.size), index.size)
 
     def _descriptor(self, number: int) -> int | None:
         """The rotated file, opened; None when it is not what it was, and that is said."""
@@ -298,6 +299,11 @@ def open_log(path: Path, *, since: str | None = None, until: str | None = None, 
     if not usable and not every:
         return None
     return Log(path, usable, live, say)
+
+
+def _damage(begin: int, end: int, size: int) -> bytes:
+    """What stands for these bytes of a file of `size`: its last line ends with it, not in the file behind it."""
+    return DAMAGE * (end - begin) if end < size else DAMAGE * (end - begin - 1) + b"\n"
 
 
 def _most_held() -> int:

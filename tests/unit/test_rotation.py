@@ -264,6 +264,26 @@ def test_wherever_compressing_is_killed_each_line_is_there_once(
     assert sorted(path.name for path in runs.iterdir() if path.name.startswith(".")) == []
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_file_that_cannot_be_read_takes_no_line_of_the_next_with_it(runs: Path, is_packed: bool) -> None:
+    log = DecisionLog(log_of(runs), "r")
+    write(log)
+    [first] = rotation.rotate(runs)
+    write(log)
+    log.close()
+    [second] = lines_of(runs)[1:]
+    if is_packed:
+        pack(runs)
+        first = first.with_name(f"{first.name}.gz")
+        data = bytearray(first.read_bytes())
+        data[30] ^= 0xFF
+        first.write_bytes(data)
+    with open_log(log_of(runs)) or pytest.fail("no log") as found:
+        if not is_packed:
+            os.truncate(first, 0)
+        assert list(logread.raw_lines(found))[1:] == [second]
+
+
 def test_a_file_that_cannot_be_compressed_keeps_no_other_from_it(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotation, "WAIT_S", 0.0)
     monkeypatch.setattr(rotation, "SETTLED_S", 0.0)
