@@ -58,6 +58,9 @@ EXAMPLES = (
 class Root(LazyGroup):
     """The commands, with examples."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, ["--version"] if args == ["version"] else args)
+
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
         formatter.write_paragraph()
@@ -76,7 +79,13 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     cls=Root, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
 )
 def root() -> None:
     """Run a coding agent in a locked box whose every request is judged by rules you can read."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from impyard.addon.errors import ImpyardError
 from impyard.runner.ownhosts import is_own
 from impyard.runner.project import find_root
 from impyard.runner.text import visible
@@ -153,16 +154,26 @@ def models(context: click.Context) -> Iterator[Item]:
 
 
 def vault_names(context: click.Context) -> Iterator[Item]:
-    """What is in the vault; for `import`, what could be."""
+    """What is in the vault; for `set`, also what a policy can bind without more; for `import`, what there is to take
+    over, and from where the rest would come."""
+    from impyard.runner.keys.sources import KEY_VARIABLES, TOOL_VARIABLES, available
+
+    found: dict[str, str] = {}
     if context.info_name == "import":
-        from impyard.runner.keys.sources import available
+        found = {each.name: visible(each.where) for each in available(os.environ)}
+    if context.info_name != "remove":
+        variables = KEY_VARIABLES | TOOL_VARIABLES
+        found = {name: f"not there yet: set {names[-1]}" for name, names in variables.items()} | found
+    if context.info_name == "set":
+        from impyard.addon.vault.templates import BY_HOST, READY
 
-        yield from (CompletionItem(found.name, help=visible(found.where)) for found in available(os.environ))
-        return
-    from impyard.addon.vault.store import Vault, default_dir
+        found = dict.fromkeys({*found, *READY}.difference(BY_HOST.values()), "")
+    if context.info_name != "import":
+        from impyard.addon.vault.store import Vault, default_dir
 
-    kept = Vault(default_dir()).overview().credentials
-    yield from (CompletionItem(name) for name in sorted(kept))
+        with contextlib.suppress(ImpyardError):  # one that cannot be read has no names, the others are known
+            found |= dict.fromkeys(Vault(default_dir()).overview().credentials, "in the vault" if found else "")
+    yield from (CompletionItem(name, help=what or None) for name, what in sorted(found.items()))
 
 
 def presets(context: click.Context) -> Iterator[Item]:

@@ -37,6 +37,11 @@ class LazyGroup(click.Group):
         super().__init__(*args, **settings)
         self.entries = entries
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[:1] == ["help"]:  # as many tools have it: `help`, and `help COMMAND`
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*(name for name in self.commands if name not in self.entries), *self.entries]
 

@@ -177,10 +177,23 @@ def test_a_slip_of_the_pen_gets_a_proposal(capsys: pytest.CaptureFixture[str]) -
     assert "did you mean" not in capsys.readouterr().err
 
 
-def test_the_version_is_printed() -> None:
-    done = impyard("--version")
+@pytest.mark.parametrize("asked", ["--version", "-V", "version"])
+def test_the_version_is_printed(asked: str) -> None:
+    done = impyard(asked)
     assert done.returncode == 0
     assert done.stdout.startswith(b"impyard ")
+
+
+@pytest.mark.parametrize("command", ["", "run", "runs", "runs prune", "policy preset"])
+def test_help_is_a_word_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    wanted = capsys.readouterr().out
+    ways = [["help", *command.split()]]
+    if command in ("", "runs", "policy preset"):
+        ways.append([*command.split(), "help"])
+    for way in ways:
+        assert main(way) == 0
+        assert capsys.readouterr().out == wanted
 
 
 def test_no_command_shows_the_help_on_standard_error() -> None:

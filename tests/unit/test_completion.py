@@ -100,6 +100,8 @@ def offered(line: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
         ("impyard run --model house/m:7", ["house/m:70b"]),
         ("impyard run --ceil", ["--ceiling"]),
         ("impyard vault remove ", ["github"]),
+        ("impyard vault set g", ["github", "github-copilot", "gitlab", "google", "groq"]),
+        ("impyard vault import n", ["npm", "nvidia"]),
         ("impyard completion ", list(SCRIPTS)),
         ("impyard decisions show ", ["d1", "d0"]),
         ("impyard policy allow d1", ["d1"]),
