@@ -58,7 +58,8 @@ def allow(wanted: tuple[str, ...], project: Path | None, policies: tuple[Path, .
 def deny(wanted: tuple[str, ...], project: Path | None, policies: tuple[Path, ...], yes: bool) -> int:
     """Deny just what allowed requests asked for: method, host and path.
 
-    The rule goes below the one that allows it. To deny more than this, edit what it shows you.
+    The rule goes below the one that allows it. A rule that `policy allow` wrote for just this is taken out instead.
+    To deny more than this, edit what it shows you.
 
     \b
     Examples:
@@ -188,7 +189,7 @@ def _condition(asked: Recorded, over: Rule) -> tuple[tuple[str, str], ...]:
 def _denying(contents: Contents, root: Path, policy: Policy, asked: Sequence[Recorded]) -> Contents:
     """The policy's files with rules that deny all of it."""
     from impyard.runner.policy.change import say
-    from impyard.runner.policy.put import put
+    from impyard.runner.policy.put import put, take_out
     from impyard.runner.policy.suggest import kind_of
 
     for each in asked:
@@ -197,6 +198,12 @@ def _denying(contents: Contents, root: Path, policy: Policy, asked: Sequence[Rec
             say(f"{_named(each)} is denied already ({decision.reason})")
             continue
         kind = kind_of(each)
+        if _is_just_for(met, kind, each) and (taken := take_out(contents, root, met)) is not None:
+            say(f"note: the rule at {met.rule.at} allowed just this, and is taken out")
+            contents, policy = taken
+            decision, met = _judged(each, policy)
+            if not decision.allowed or met is None:
+                continue
         rule, _ = _rule(kind, each, allow=False)
         done = put(contents, root, kind.where, [rule], over=met)
         if _judged(each, done.policy)[0].allowed:
@@ -204,6 +211,18 @@ def _denying(contents: Contents, root: Path, policy: Policy, asked: Sequence[Rec
         _say_lints(contents, done, root)
         contents, policy = done.contents, done.policy
     return contents
+
+
+def _is_just_for(met: Deciding, kind: Kind, asked: Recorded) -> bool:
+    """Whether a rule is what `policy allow` writes for this request: no condition more, no name, no other method."""
+    wanted, _ = _rule(kind, asked, allow=True)
+    rule, where = met.rule, kind.where
+    return (
+        (met.entry.host, dict(met.entry.ports)) == (where.host, {where.scheme: where.port})
+        and (rule.methods, rule.path) == (frozenset([kind.method]), wanted.path)
+        and {key: expression.pattern for key, expression in rule.query} == dict(wanted.query)
+        and (rule.websocket, rule.max_body, rule.name) == (kind.websocket, None, None)
+    )
 
 
 def _rule(kind: Kind, asked: Recorded, *, allow: bool) -> tuple[NewRule, tuple[str, ...]]:

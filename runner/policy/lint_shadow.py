@@ -107,7 +107,10 @@ def _never_decides(subject: Subject, placed: Placed, asking: _Asking) -> Finding
         match = "matches" if len(deciding) == 1 else "together match"
         outcome = f'{tried.text} is {"allowed" if by.allow else "denied"} by "{short(by.label)}"'
         message = f"has no effect: {where} below {match} all that it does; {outcome}"
-        instead = f"put it below {where}" if by.allow != rule.allow else f"leave it out, or put it below {where}"
+        # A DENY that lost is meant to win. An ALLOW that lost to one is not: what is denied on purpose stays so.
+        instead = "leave it out" if rule.allow and not by.allow else f"put it below {where}"
+        if by.allow == rule.allow:
+            instead = f"leave it out, or {instead}"
         return finding(placed, "never-decides", message, instead, example=tried.text)
     return None
 

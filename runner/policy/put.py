@@ -21,6 +21,7 @@ from impyard.runner.policy.edit import CannotEdit, NewEntry, NewRule, count_entr
 from impyard.runner.policy.loaded import policy_of
 from impyard.runner.policy.regexask import begin_alike, meet
 from impyard.runner.policy.regexlang import Unknown
+from impyard.runner.policy.takeout import without_rule
 
 Contents = tuple[tuple[Path, bytes], ...]
 
@@ -142,6 +143,16 @@ def put(
         # One without a condition is about the request that the exception is for, as `over` is.
         wins = tuple(rule for rule in passed if rule is not meant and (rule.allow or rule.query or rule.websocket))
     return Put(changed, policy_of(changed, root), file, entry is None, remarks, wins)
+
+
+def take_out(contents: Contents, root: Path | None, met: Deciding) -> tuple[Contents, Policy] | None:
+    """The policy without a rule, and the same as text; None where only a person can take it out."""
+    file, index = _in_file(met.entry.order, [count_entries(data) for _, data in contents])
+    new = without_rule(contents[file][1], index, met.number)
+    if new is None:
+        return None
+    changed = tuple((path, new if n == file else old) for n, (path, old) in enumerate(contents))
+    return changed, policy_of(changed, root)
 
 
 def _into_entry(

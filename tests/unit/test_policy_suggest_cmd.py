@@ -411,6 +411,8 @@ def test_of_several_files_none_may_change_while_the_question_stands(
 def test_the_way_back_says_what_has_no_effect_any_more(project: AskedProject, told: Any) -> None:
     first = project.ask("GET", "https://api.example.org/x")
     assert told("allow", first, "--yes")[0] == 0
+    text = project.policy.read_text()
+    project.policy.write_text(text.replace("path: /x\n", "path: /x\n        max_body: 1k\n"))  # no longer ours
     lines = project.policy.read_text().split("\n")
     path = next(n for n, text in enumerate(lines, 1) if text.endswith("path: /x"))
     line = max(n for n, text in enumerate(lines[:path], 1) if text.lstrip().startswith("- "))  # of the whole rule
@@ -495,3 +497,55 @@ def test_a_policy_behind_a_link_with_crlf_and_a_mark_stays_so(project: AskedProj
         and b"\n" not in data.replace(b"\r\n", b"")
     )
     assert allowed(project, "GET", "https://b.example.org/x")
+
+
+@pytest.mark.parametrize(
+    ("method", "url"),
+    [
+        ("POST", "https://api.example.org/x/y"),
+        ("GET", "https://new.example.org/q"),
+        ("GET", "https://git.example.org/a/b.git/info/refs?service=git-upload-pack"),
+        ("GET", "https://api.example.org/@a%2fb"),
+    ],
+)
+@pytest.mark.parametrize("blank", ["\n", ""])
+def test_deny_takes_back_what_allow_wrote(project: AskedProject, told: Any, method: str, url: str, blank: str) -> None:
+    more = f"{blank}  - host: other.example.org\n    policies:\n      - {{action: ALLOW, method: GET, path: /}}\n"
+    project.policy.write_text(POLICY + more)
+    before = project.policy.read_bytes()
+    first = project.ask(method, url)
+    assert told("allow", first, "--yes")[0] == 0 and project.policy.read_bytes() != before
+    assert allowed(project, method, url)
+    status, _, err = told("deny", first, "--yes")
+    assert status == 0 and "allowed just this, and is taken out" in err
+    assert project.policy.read_bytes() == before and not allowed(project, method, url)
+    assert told("check")[1].count("never-decides") == 0
+
+
+def test_deny_leaves_what_a_person_wrote_and_writes_what_still_is_needed(project: AskedProject, told: Any) -> None:
+    rule = "      - action: ALLOW\n        method: GET\n        path: /v1/x\n"
+    for theirs in (
+        "      # for the docs\n" + rule,
+        rule.replace("/v1/x\n", "/v1/x  # see above\n"),
+        rule + "        name: mine\n",
+        rule.replace("GET", "[GET, HEAD]"),
+    ):
+        text = POLICY.replace("\n      # never", f"{theirs}\n      # never")
+        project.policy.write_text(text)
+        assert allowed(project, "GET", "https://api.example.org/v1/x")
+        assert told("deny", "GET", "https://api.example.org/v1/x", "--yes")[0] == 0
+        after = project.policy.read_text()
+        assert theirs in after and after.count("DENY") == 2
+        assert not allowed(project, "GET", "https://api.example.org/v1/x")
+    narrow = rule.replace("/v1/x", "/repos/x")
+    project.policy.write_text(POLICY.replace("\n      # never", f"{narrow}\n      # never"))
+    assert told("deny", "GET", "https://api.example.org/repos/x", "--yes")[0] == 0
+    assert project.policy.read_text().count("/repos/x") == 1 and project.policy.read_text().count("DENY") == 2
+    assert not allowed(project, "GET", "https://api.example.org/repos/x")
+
+
+def test_no_advice_is_to_allow_what_a_deny_covers(project: AskedProject, told: Any) -> None:
+    covered = "      - {action: ALLOW, method: GET, path: /repos/secret}\n      # never"
+    project.policy.write_text(POLICY.replace("      # never", covered))
+    _, out, _ = told("check")
+    assert "never-decides" in out and "instead: leave it out\n" in out and "put it below" not in out
