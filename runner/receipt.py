@@ -173,7 +173,8 @@ def read_receipt(path: Path) -> dict[str, Any]:
     except FileNotFoundError as exc:
         raise ImpyardError(f"there is no receipt at {path}", hint="`impyard runs` lists the runs") from exc
     except (OSError, ValueError, RecursionError) as exc:
-        raise ImpyardError(f"cannot read the receipt {path}: {exc}", hint="`impyard runs` lists the runs") from exc
+        why = exc.strerror.lower() if isinstance(exc, OSError) and exc.strerror else exc
+        raise ImpyardError(f"cannot read the receipt {path}: {why}", hint="`impyard runs` lists the runs") from exc
     if not isinstance(data, dict) or "run" not in data:
         raise ImpyardError(f"{path} is not a receipt", hint="`impyard runs` lists the runs")
     return data

@@ -41,15 +41,11 @@ def first_receipt(
         ceiling_s=plan.ceiling_s,
         user={"uid": user.uid, "gid": user.gid, "name": user.name},
         interactive=plan.terminal is not None,
+        prompt=first_line(plan.prompt) if plan.prompt else None,
+        prompt_sha256=hashlib.sha256(plan.prompt).hexdigest() if plan.agent else None,
         resumes=plan.resumed.run if plan.resumed else None,
         clone=dict(plan.resumed.clone) if plan.resumed else {},
     )
-
-
-def add_prompt(receipt: Receipt, prompt: bytes) -> None:
-    """Say what the agent is asked to do."""
-    receipt.prompt = first_line(prompt) if prompt else None
-    receipt.prompt_sha256 = hashlib.sha256(prompt).hexdigest()
 
 
 def first_line(prompt: bytes) -> str:

@@ -19,7 +19,7 @@ from impyard.runner.next_commands import look_command, next_commands
 from impyard.runner.outcome import Ending, Event, Outcome, judge_ending, parse_event, probe_report
 from impyard.runner.plan import Plan
 from impyard.runner.receipt import EXITS
-from impyard.runner.receipt_parts import add_decisions, add_gains, add_prompt
+from impyard.runner.receipt_parts import add_decisions, add_gains
 from impyard.runner.run_plan import Options, make_plan
 from impyard.runner.showing import Showing, ticking
 from impyard.runner.signals import Interrupted, Signals
@@ -86,7 +86,6 @@ class _Run:
         if plan.clone is not None:
             self.before = snapshot(self.enclosure.workplace.folder)
         receipt = self.enclosure.receipt
-        add_prompt(receipt, plan.prompt)
         self.showing.show(self.view.opening, receipt.run, receipt.model, receipt.workspace, plan.ceiling_s)
         if resumed := plan.resumed:
             self._note(f"goes on with run {resumed.run}, in {resumed.workspace}")

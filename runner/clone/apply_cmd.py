@@ -19,7 +19,7 @@ from impyard.runner.clone.git import Project
 from impyard.runner.clone.held import held_back
 from impyard.runner.clone.merge import IN_THE_WAY, NOT_COMMITTED, OTHER, Plan, Step, make_plan
 from impyard.runner.clone.paths import LINK
-from impyard.runner.clone.work import Work, opened
+from impyard.runner.clone.work import Work, changed_below, opened
 from impyard.runner.options import named_project, project_option
 from impyard.runner.project import find_root
 from impyard.runner.text import columns_of, counted, visible, wrapped
@@ -127,7 +127,7 @@ def _to_branch(work: Work, repository: Project, take: Collection[bytes], branch:
 def _names(take: Sequence[str], work: Work) -> list[bytes]:
     names = [os.fsencode(os.path.normpath(path)) for path in take]
     for name in names:
-        if not any(path == name or path.startswith(name + b"/") for path in work.left.changes):
+        if not changed_below(work, name):
             raise ImpyardError(
                 f"--take {_shown(name)}: the agent changed nothing there",
                 hint=f"name a path as `impyard runs diff {work.run.id} --name-only` shows it",

@@ -12,7 +12,7 @@ import click
 from impyard.addon.errors import ImpyardError
 from impyard.runner.clone.commits import read_commits
 from impyard.runner.clone.patchview import coloured, page, pager_of, shown_line
-from impyard.runner.clone.work import Work, opened
+from impyard.runner.clone.work import Work, changed_below, opened
 from impyard.runner.options import named_project, project_option
 from impyard.runner.project import find_root
 from impyard.runner.streams import OutputError
@@ -54,12 +54,14 @@ def diff(run: str, paths: Sequence[str], project: Path | None, stat: bool, name_
         lines = _lines(work, words)
         if not on_terminal:
             _write(lines)
+            _say_unchanged(work, paths)
             _say_what_is_missing(work)
             return 0
         plain = stat or name_only
         found = map(_plain, lines) if plain else coloured(lines)
         show = _with_head([] if name_only else heading(work), found)
         page(show, "" if plain else pager_of(root), color=not os.environ.get("NO_COLOR"))
+        _say_unchanged(work, paths)
         _say_what_is_missing(work)
         if work.left.changes and not plain:
             click.echo(f"take it over: {command_line('runs', 'apply', work.run.id, project=project)}", err=True)
@@ -112,6 +114,16 @@ def _plain(line: bytes) -> str:
 def _with_head(head: Sequence[str], lines: Iterator[str]) -> Iterator[str]:
     yield from head
     yield from lines
+
+
+def _say_unchanged(work: Work, paths: Sequence[str]) -> None:
+    """Which of the paths that were named have no part in the difference, on standard error."""
+    for path in paths:
+        name = os.fsencode(os.path.normpath(path))
+        is_pattern = bool(set(path) & set("*?[:"))  # git's own way to name many
+        is_all = name == b"." and bool(work.left.changes)
+        if not is_pattern and not is_all and not changed_below(work, name):
+            click.echo(f"the run did not change {visible(path)}", err=True)
 
 
 def _say_what_is_missing(work: Work) -> None:

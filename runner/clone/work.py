@@ -73,6 +73,11 @@ def opened(root: Path, text: str) -> Iterator[Work]:
         yield Work(run, made, paths.workspace, scratch, base, left, tree, busy)
 
 
+def changed_below(work: Work, name: bytes) -> bool:
+    """Whether the agent changed a file of this name, or one in a folder of it."""
+    return any(path == name or path.startswith(name + b"/") for path in work.left.changes)
+
+
 def _at_work(root: Path, run: runs_.Run, made: Made) -> runs_.Run | None:
     """The run, or another that has gone on in its workspace, if one may still be at work there."""
     for other in (run, *runs_.look(root, runs_.ids(root))):

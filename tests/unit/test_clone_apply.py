@@ -417,3 +417,15 @@ def test_what_the_difference_does_not_show_is_marked(run: RunPaths, capsys: Any)
     assert impyard(run, "apply", "--yes") == 0
     said = capsys.readouterr().out
     assert "A s.sh  (no text: `runs diff` does not show it)" in said and "A t.sh\n" in said
+
+
+def test_a_named_file_that_the_run_did_not_change_is_said(run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    (run.workspace / "a.txt").write_text("another\n")
+    (run.workspace / "dir" / "y").write_text("y\n")
+    for named, said in (
+        (["nofile"], "the run did not change nofile\n"),
+        (["a.txt", "./b.txt"], "the run did not change ./b.txt\n"),
+        (["a.txt", "dir/", "."], ""),
+    ):
+        assert impyard(run, "diff", *named) == 0
+        assert capsys.readouterr().err == said

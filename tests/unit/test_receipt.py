@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -9,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from impyard.addon.errors import ImpyardError
+from impyard.runner import leftovers
+from impyard.runner.agent import demo_agent
+from impyard.runner.plan import Plan
+from impyard.runner.project import RunPaths
 from impyard.runner.receipt import EXITS, read_receipt
+from impyard.runner.receipt_parts import first_receipt
+from impyard.runner.user import box_user
 from tests.support.receipts import receipt
 
 
@@ -77,3 +84,11 @@ def test_the_exit_statuses_are_the_documented_ones() -> None:
         "out-of-memory": 137,
     }
     assert {reason: EXITS[reason] for reason in documented} == documented
+
+
+def test_a_run_that_begins_says_its_prompt_at_once(tmp_path: Path) -> None:
+    plan = Plan(tmp_path, (), ceiling_s=60, agent=demo_agent(), prompt=b"first\nsecond")
+    user = box_user(1001, 1001, {})
+    begun = first_receipt(plan, RunPaths(tmp_path, "r"), tmp_path, user, leftovers.this_process(), "0")
+    assert begun.prompt == "first … (+1 line)"
+    assert begun.prompt_sha256 == hashlib.sha256(b"first\nsecond").hexdigest()

@@ -264,6 +264,7 @@ def test_a_receipt_that_cannot_be_read_is_never_called_running(project: Path, im
     assert impyard("runs", "list").out.startswith(f"{OLD}\tunreadable\t-\t-\t-\t-")
     result = impyard("runs", "show", OLD)
     assert (result.status, result.out.splitlines()[1].split()) == (0, ["state", "unreadable"])
+    assert result.out.splitlines()[2] == f"receipt    cannot read the receipt {paths.receipt}: is a directory"
     assert "cannot read the receipt" in impyard("runs", "show", OLD, "--json").err
     result = impyard("runs", "stop", OLD)
     assert (result.status, result.out) == (1, "")
