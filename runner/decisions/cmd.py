@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from impyard.runner.decisions.logfiles import open_log
 from impyard.runner.decisions.read import NEAR_BYTES, page
 from impyard.runner.decisions.when import EXAMPLES, When
 from impyard.runner.lazygroup import Entry, LazyGroup
+from impyard.runner.leftovers import runner_lives
 from impyard.runner.options import project_option, run_option
-from impyard.runner.project import find_root
+from impyard.runner.project import RUN_ID, RunPaths, find_root
+from impyard.runner.receipt import read_receipt
 from impyard.runner.text import visible
 
 PAGE = 50
@@ -92,7 +95,11 @@ class Reason(click.ParamType[str]):
     help=f"How many, counted from the newest, or `all`.  [default: {PAGE}; all with --csv]",
 )
 @click.option("--all", "everything", is_flag=True, help="Also impyard's own checks and calls of the demo model.")
-@click.option("--follow", is_flag=True, help="Go on with each new decision; Ctrl-C ends it, with exit status 0.")
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Go on with each new decision; Ctrl-C, or the end of the run that --run names, ends it, with exit status 0.",
+)
 @click.option("--summary", is_flag=True, help="Count by host, method and shape of the path.")
 @click.option("--json", "as_json", is_flag=True, help="The log's own lines, as JSON; none is left out as --all says.")
 @click.option("--csv", "as_csv", is_flag=True, help="All of them with what came of each, as CSV for a spreadsheet.")
@@ -202,7 +209,14 @@ def decisions(
     else:
         from impyard.runner.decisions.view import show
 
-        show(log, selection, count=PAGE if count is None else count, following=follow, as_json=as_json)
+        show(
+            log,
+            selection,
+            count=PAGE if count is None else count,
+            following=follow,
+            as_json=as_json,
+            is_over=partial(_has_ended, root, run) if run else None,
+        )
     return 0
 
 
@@ -224,6 +238,16 @@ def _run(root: Path, log: Path, run: str | None, *, log_may_know: bool) -> tuple
         if not (log_may_know or knows(log, run)):
             raise fault from exc
         return run, fault
+
+
+def _has_ended(root: Path, run: str) -> bool:
+    """Whether a run has said its last word, or its runner went away without one. Of a gateway without a box, and of a
+    run that is still to come, nobody knows."""
+    try:
+        receipt = read_receipt(RunPaths(root, run).receipt) if RUN_ID.fullmatch(run) else {}
+    except ImpyardError:
+        return False
+    return bool(receipt) and (receipt.get("ended") is not None or runner_lives(receipt) is False)
 
 
 def knows(log: Path, run: str) -> bool:

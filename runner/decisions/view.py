@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -30,21 +31,34 @@ UNREADABLE = 16 * DAMAGE
 OWN_CHECK = "(impyard's own check)"
 
 
-def show(log: Path, selection: Selection, *, count: int, following: bool, as_json: bool) -> None:
-    """Print the last `count` wanted lines of `log`, then, if `following`, each new one until Ctrl-C."""
+class _Over(Exception):
+    """No more lines are to come."""
+
+
+def show(
+    log: Path,
+    selection: Selection,
+    *,
+    count: int,
+    following: bool,
+    as_json: bool,
+    is_over: Callable[[], bool] | None = None,
+) -> None:
+    """Print the last `count` wanted lines of `log`, then, if `following`, each new one until Ctrl-C, or until `is_over`
+    says that there are no more to come."""
     found = decisions_read.open_for(log, selection)
     if found is None and not following:
         say_nothing(selection, log)
         return
     if found is None:
-        _show_page(log, None, 0, [], selection, count, following=True, as_json=as_json)
+        _show_page(log, None, 0, [], selection, count, following=True, as_json=as_json, is_over=is_over)
         return
     with found:
         size = _whole_size(found) if following else found.size
         found.on_long = _say_long
         # One more than wanted, to know whether there are older ones.
         lines = decisions_read.page(found, count and count + 1, selection, size)
-        _show_page(log, found, size, lines, selection, count, following=following, as_json=as_json)
+        _show_page(log, found, size, lines, selection, count, following=following, as_json=as_json, is_over=is_over)
 
 
 def _show_page(
@@ -57,6 +71,7 @@ def _show_page(
     *,
     following: bool,
     as_json: bool,
+    is_over: Callable[[], bool] | None,
 ) -> None:
     """Print a page, then what comes behind byte `size` of the log."""
     older = len(lines) > count
@@ -74,9 +89,12 @@ def _show_page(
             click.echo(f"only the newest {count}: -n {10 * count} shows more", err=True)
         if following:
             if not rows and count:
-                click.echo(wrapped(_waiting(selection, log), columns_of(sys.stderr), "  "), err=True)
+                if is_over is not None and is_over():
+                    say_nothing(selection, log)
+                else:
+                    click.echo(wrapped(_waiting(selection, log), columns_of(sys.stderr), "  "), err=True)
             selection.failed = None  # what comes now may fail yet
-            follow_log(log, size, selection, emit, failures, rows, found=found)
+            follow_log(log, size, selection, emit, failures, rows, found=found, is_over=is_over)
         elif not rows and not as_json:
             if count == 0:
                 click.echo("nothing shown: -n is 0", err=True)
@@ -163,29 +181,39 @@ def follow_log(
     rows: Iterable[Row] = (),
     sleep: Callable[[float], None] = time.sleep,
     found: Log | None = None,
+    is_over: Callable[[], bool] | None = None,
 ) -> None:
     """Print each wanted line that comes behind byte `start` of the file, or of all files of `found`; with `failures`
-    also what of it, and of `rows`, came to nothing. Ends only by an exception."""
+    also what of it, and of `rows`, came to nothing. Ends by an exception, or when all was read that was there when
+    `is_over` said that no more is to come."""
+    is_last = False
 
     def pause(seconds: float) -> None:
+        nonlocal is_last
         if failures is not None and (failed := list(failures.news())):
             emit(failed)
-        sleep(seconds)
+        if is_last:
+            raise _Over
+        if is_over is not None and is_over():
+            is_last = True  # lines may have come since this was read
+        else:
+            sleep(seconds)
 
     def shown(rows: Iterable[Row]) -> None:
         if failures is not None and (failed := list(failures.expect(rows))):
             emit(failed)
 
     shown(rows)
-    for line in logread.follow(log, start, log=found, sleep=pause):
-        damaged = selection.damaged
-        if selection(line):
-            fresh = rows_of([line])
-            if not selection.only_failed:  # else it is shown when it has
-                emit(fresh)
-            shown(fresh)
-        elif selection.damaged > damaged:
-            click.echo(f"warning: damaged line at byte {line.offset} of {log}", err=True)
+    with contextlib.suppress(_Over):
+        for line in logread.follow(log, start, log=found, sleep=pause):
+            damaged = selection.damaged
+            if selection(line):
+                fresh = rows_of([line])
+                if not selection.only_failed:  # else it is shown when it has
+                    emit(fresh)
+                shown(fresh)
+            elif selection.damaged > damaged:
+                click.echo(f"warning: damaged line at byte {line.offset} of {log}", err=True)
 
 
 def rows_of(lines: Iterable[logread.Line]) -> list[Row]:

@@ -753,6 +753,51 @@ def test_follow_shows_new_decisions_at_once_and_ends_with_ctrl_c(project: Path) 
     assert err == ""
 
 
+def test_following_a_run_ends_with_it_and_shows_all_of_its_lines(project: Path) -> None:
+    log = write(project, RUN, (ALLOW, request(path="/old")))
+    lives = {"run": RUN, "runner_pid": os.getpid(), "runner_start": "", "runner_space": "", "exit_reason": "running"}
+    RunPaths(project, RUN).receipt.write_text(json.dumps(lives))
+    command = [*COMMAND, "--project", str(project), "--run", "last", "--follow"]
+    shutil.rmtree(RunPaths(project, OTHER).folder)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=CHECKOUT)
+    assert process.stdout is not None
+    try:
+        assert "/old" in process.stdout.readline()
+        log.write(DENY, request(path="/new"), POLICY)
+        assert "/new" in process.stdout.readline()
+        assert process.poll() is None
+        for number in range(50):
+            log.write(ALLOW, request(path=f"/{number}"), POLICY)
+        write_outcomes(project, (f"{RUN}.{log.seq}", None, "no answer"))
+        write_receipt(project, RUN, log.seq, log.last_hash)
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, err) == (0, "")
+    rows = [fields(line.rstrip("\n")) for line in out.splitlines()]
+    assert [row[3].rpartition("/")[2] for row in rows if row[1] == "allow"] == [str(number) for number in range(50)]
+    assert [row[6:] for row in rows if row[1] == "failed"] == [[f"{RUN}.{log.seq}", "no answer"]]
+
+
+@pytest.mark.parametrize(
+    "receipt",
+    [{"ended": "x"}, {"ended": None, "runner_pid": 1, "runner_start": "0", "started": "2026-01-01T00:00:00Z"}],
+    ids=["ended", "runner gone"],
+)
+@pytest.mark.parametrize("args", [(), ("--json",), ("--denied",), ("--failed",), ("--host", "b.test")], ids=str)
+def test_following_a_run_that_has_ended_shows_it_and_ends(
+    project: Path, decisions: Command, receipt: dict[str, Any], args: tuple[str, ...]
+) -> None:
+    write(project, RUN, (ALLOW, request()), (DENY, request(path="/x")))
+    whole = {"run": RUN, "ceiling_s": 1, **receipt}
+    RunPaths(project, RUN).receipt.write_text(json.dumps(whole))
+    result = decisions("--run", RUN, "--follow", *args)
+    shown = {(): 2, ("--json",): 2, ("--denied",): 1}.get(args, 0)
+    assert (result.status, result.out.count("\n")) == (0, shown)
+    assert "Waiting" not in result.err and bool(result.err) is not bool(shown)
+
+
 def test_a_reader_that_goes_away_is_no_traceback(project: Path) -> None:
     log = DecisionLog(log_path(project), RUN)
     for number in range(3000):
