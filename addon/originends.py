@@ -69,7 +69,7 @@ class JudgedHttp1Client(Http1Client):
         yield from self._end("the answer does not come to an end")
 
     def send(self, event: HttpEvent) -> CommandGenerator[None]:
-        if isinstance(event, RequestData) and not self._sends_chunks:
+        if isinstance(event, RequestData) and not self._sends_chunks and event.stream_id == self.stream_id:
             yield commands.SendData(self.conn, event.data)
             return
         if isinstance(event, RequestHeaders):

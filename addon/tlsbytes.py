@@ -40,6 +40,7 @@ class InFewPieces(TLSLayer):
     """
 
     _is_over = False
+    _is_broken = False  # by the other side: OpenSSL seals nothing for it any more, and the connection is being closed
 
     def tls_interact(self) -> CommandGenerator[None]:
         if data := b"".join(self._sealed()):
@@ -78,13 +79,16 @@ class InFewPieces(TLSLayer):
                 pieces += self._sealed()
         except (SSL.ZeroReturnError, SSL.SysCallError):
             pieces += self._sealed()  # the other side has ended; the core drops the rest, too
+        except SSL.Error:
+            if not self._is_broken:
+                raise
         if sealed := b"".join(pieces):
             yield commands.SendData(self.conn, sealed)
 
     def receive_data(self, data: bytes) -> CommandGenerator[None]:
         if self._is_over:
             return
-        whole, pieces, closed, broken = memoryview(data), [], False, False
+        whole, pieces, closed = memoryview(data), [], False
         for at in range(0, max(len(data), 1), _LOAD):
             pieces.append(self._opened(whole[at : at + _LOAD]))
             try:
@@ -96,7 +100,7 @@ class InFewPieces(TLSLayer):
                 closed = True
             except SSL.Error as exc:
                 yield commands.Log(f"TLS Error: {exc}", logging.WARNING)
-                broken = True
+                self._is_broken = True
             self._is_over = True
             break
         yield from self.tls_interact()
@@ -108,7 +112,7 @@ class InFewPieces(TLSLayer):
         if closed:
             self.conn.state &= ~ConnectionState.CAN_READ
             yield from self.event_to_child(events.ConnectionClosed(self.conn))
-        if broken:
+        if self._is_broken:
             yield commands.CloseConnection(self.conn)
 
 

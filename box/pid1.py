@@ -95,6 +95,7 @@ class Warden:
         self._agent_files = agent_files
         self._starting = False
         self._agent: int | None = None
+        self._agent_is_told = False
         self.status: int | None = None
 
     def arm(self) -> None:
@@ -222,7 +223,8 @@ class Warden:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        if self._agent is not None and self.status is None:
+        if self._agent is not None and self.status is None and not self._agent_is_told:
+            self._agent_is_told = True  # before the call: a signal may come at any line
             with contextlib.suppress(OSError):
                 os.killpg(self._agent, signal.SIGTERM)
 

@@ -140,3 +140,19 @@ def test_what_comes_behind_the_end_is_dropped_and_the_end_told_once() -> None:
     _come(tls, _taken(origin))
     assert not _come(tls, b"more")
     assert [type(event) for event in child.heard] == [events.ConnectionClosed]
+
+
+def test_nothing_is_sent_to_who_broke_the_protocol_nor_is_that_a_fault_of_ours() -> None:
+    tls, _, origin = _up()
+    origin.sendall(b"changed")
+    changed = bytearray(_taken(origin))
+    changed[-1] ^= 1
+    assert any(isinstance(command, commands.CloseConnection) for command in _come(tls, bytes(changed)))
+    assert not list(tls.send_data(WHOLE))
+
+
+def test_what_cannot_be_sent_for_another_reason_is_an_error() -> None:
+    tls, _, _ = _up()
+    tls.tls = SSL.Connection(SSL.Context(SSL.TLS_CLIENT_METHOD))  # knows not which end it is
+    with pytest.raises(SSL.Error):
+        list(tls.send_data(b"hello"))
