@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import quote, urlencode
 
 from impyard.addon.judge import Decision, judge
 from impyard.addon.policyfile import METHODS
@@ -38,6 +39,12 @@ def host_for(entry: Entry) -> str:
 def method_for(rule: Rule) -> str:
     """A method that the rule is about, a usual one where there is any."""
     return next((name for name in METHODS if is_about(rule, name)), min(rule.methods or {"GET"}))
+
+
+def query_for(rule: Rule) -> str:
+    """A query that meets the rule's conditions, as far as one is known; "" for a rule without any."""
+    values = {key: next(iter(samples_of(expression.pattern)), "") for key, expression in rule.query}
+    return urlencode(values, quote_via=quote)
 
 
 def is_about(rule: Rule, method: str) -> bool:

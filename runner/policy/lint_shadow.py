@@ -10,7 +10,7 @@ from impyard.addon.request import is_address
 from impyard.addon.rules import Entry, Rule
 from impyard.addon.yamlnodes import short
 from impyard.runner.policy.lint import Finding, Subject
-from impyard.runner.policy.lint_ask import attempt, examples, finding, host_for, method_for
+from impyard.runner.policy.lint_ask import attempt, examples, finding, host_for, method_for, query_for
 from impyard.runner.policy.places import Placed
 from impyard.runner.policy.regexask import begin_alike, is_within, meet, samples_of, tree_of
 from impyard.runner.policy.regexlang import Unknown
@@ -99,7 +99,8 @@ def _never_decides(subject: Subject, placed: Placed, asking: _Asking) -> Finding
         for other in _enough(asking, rule, [each for each in able if _is_of(each.rule, method, socket)]):
             deciding[other.number] = other
     for path in examples(rule):
-        tried = attempt(subject, placed.entry, method_for(rule), path, websocket=False not in _sockets(rule))
+        socket = False not in _sockets(rule)
+        tried = attempt(subject, placed.entry, method_for(rule), path, query=query_for(rule), websocket=socket)
         by = next((other.rule for other in deciding.values() if other.rule and tried.by(other.rule)), None)
         if by is None:
             continue

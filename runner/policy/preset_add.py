@@ -15,6 +15,9 @@ from impyard.addon.policy import Policy, read_policy
 from impyard.addon.rules import Entry, Rule
 from impyard.runner.policy.edit import insert_text
 from impyard.runner.policy.expect import Expectation, Outcome, judged
+from impyard.runner.policy.lint import lints
+
+_NEVER_DECIDES = "never-decides"
 
 
 @dataclass(slots=True)
@@ -69,6 +72,18 @@ def held_back(old: bytes, new: bytes, path: Path, root: Path, expected: Sequence
         if outcome.decision.allowed:
             notes.setdefault(f"was allowed before by {_by(outcome)}, not by the preset", []).append(_asked(outcome))
     return [f"{what}: {_some(urls)}" for what, urls in notes.items()]
+
+
+def without_effect(old: bytes, new: bytes, path: Path, root: Path) -> list[str]:
+    """The rules that are new in the policy and decide nothing, for people: what the policy says already goes on to
+    win, and matches all that they do."""
+    before, after = (lints([(path, data)], root=root) for data in (old, new))
+    known = {lint.example for lint in before if lint.code == _NEVER_DECIDES}
+    return [
+        f"{lint.file}:{lint.line} {lint.message}; take that out if only the narrower is meant"
+        for lint in after
+        if lint.code == _NEVER_DECIDES and lint.example not in known
+    ]
 
 
 def _by(outcome: Outcome) -> str:

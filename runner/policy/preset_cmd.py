@@ -163,6 +163,8 @@ def add(
             click.echo(f"{wanted.name}: all of it is in the policy already")
         tests += expected if done.added else []
     notes += preset_add.held_back(old, data, path, root, tests)
+    if data != old:
+        notes += preset_add.without_effect(old, data, path, root)
     for note in notes:
         _note(note)
     if data == old:

@@ -193,4 +193,4 @@ def _with_repos(item: str, repos: Sequence[str]) -> str:
             raise ImpyardError(f'"{short(repo)}" is no repository', hint="write it as OWNER/NAME")
     names = [expression(repo.removesuffix(".git")) for repo in dict.fromkeys(repos)]
     one = names[0] if len(names) == 1 else f"({'|'.join(names)})"
-    return _PATH_WITH_REPO.sub(lambda found: f"{found[1]}(?i)/{one}(\\.git)?", item)
+    return _PATH_WITH_REPO.sub(lambda found: f"{found[1]}/(?i:{one})(\\.git)?", item)

@@ -236,3 +236,25 @@ def test_whatever_the_policy_decides_it_goes_on_to_decide(
     was, now = judge(request, old), judge(request, new)
     if was.reason in ("rule", "body-limit"):
         assert (was.allowed, was.rule, was.reason) == (now.allowed, now.rule, now.reason)
+
+
+def test_a_narrow_entry_beside_a_wide_one_that_does_its_work_is_told_before_the_question(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "policies" / "gateway.yaml").write_text("networkPolicies: []\n")
+    _, _, err = call(capsys, "add", "github-clone", "--yes")
+    assert "has no effect" not in err
+    before = text(project)
+    status, _, err = call(capsys, "add", "github-clone", "--repo", "octo/hello")
+    assert status == 1 and text(project) == before  # there is no terminal to ask on
+    assert err.count("has no effect: line") == 2 and "take that out if only the narrower is meant" in err
+    call(capsys, "add", "github-clone", "--repo", "octo/hello", "--yes")
+    status = main(["policy", "check", "--project", str(project)])
+    assert capsys.readouterr().out.count("never-decides: has no effect") == 2
+
+
+def test_a_repository_is_named_in_any_case(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "policies" / "gateway.yaml").write_text("networkPolicies: []\n")
+    call(capsys, "add", "github-clone", "--repo", "octo/hello", "--repo", "ada/engine", "--yes")
+    names = [CLONE.format(name) for name in ("Octo/HELLO", "ADA/engine.git", "ada/hello", "octo/hello/x")]
+    assert allowed(project, *names) == [True, True, False, False]
