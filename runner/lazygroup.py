@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 SENTENCE = 200  # characters: the first sentence of a command's help, whole
 
 
+# What people type for a command that is called otherwise here.
+SYNONYMS = {"delete": ("rm", "remove"), "del": ("rm", "remove"), "remove": ("rm",), "rm": ("remove",), "ls": ("list",)}
+
+
 class Entry(NamedTuple):
     """A command: `target` is `module:function`, `failed` the exit status when it raises `ImpyardError`, `inner` that of
     the commands of a group that have another."""
@@ -68,7 +72,11 @@ class LazyGroup(click.Group):
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
             same = [each for each in known if sorted(each) == sorted(name)]  # two letters changed places
-            close = same or difflib.get_close_matches(name, known, 1)
+            close = (
+                [each for each in SYNONYMS.get(name, ()) if each in known]
+                or same
+                or difflib.get_close_matches(name, known, 1)
+            )
             proposal = f"; did you mean '{close[0]}'?" if close else ""
             if deeper := [f"`{ctx.command_path} {group} {name}`" for group in self._groups_with(ctx, name)]:
                 proposal = f"; did you mean {' or '.join(deeper)}?"

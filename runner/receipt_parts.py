@@ -44,7 +44,8 @@ def first_receipt(
         prompt=first_line(plan.prompt) if plan.prompt else None,
         prompt_sha256=hashlib.sha256(plan.prompt).hexdigest() if plan.agent else None,
         resumes=plan.resumed.run if plan.resumed else None,
-        clone=dict(plan.resumed.clone) if plan.resumed else {},
+        # What was applied before says nothing of what this one will change.
+        clone={key: value for key, value in plan.resumed.clone.items() if key != "applied"} if plan.resumed else {},
     )
 
 

@@ -19,7 +19,7 @@ from impyard.addon.errors import ImpyardError
 from impyard.runner import engine
 from impyard.runner.leftovers import BEGINNING_S, runner_lives
 from impyard.runner.project import RUN_ID, RunPaths
-from impyard.runner.receipt import read_receipt
+from impyard.runner.receipt import mapping, read_receipt
 
 LIST_HINT = "`impyard runs list` shows the runs"
 END_CHARS = 4  # of an id, which the tables show
@@ -143,6 +143,13 @@ def needed_by(kept: Sequence[Run]) -> dict[str, str]:
         if workspace.name == "workspace" and RUN_ID.fullmatch(folder) and folder != run.id:
             found[folder] = run.id
     return found
+
+
+def has_unapplied(run: Run) -> bool:
+    """Whether the run changed files in a clone of the project, or may have, and nothing of it was ever applied."""
+    clone = mapping(run.receipt.get("clone"))
+    changed = run.receipt.get("files") or run.receipt.get("files_complete") is False or run.state == "lost"
+    return bool(clone and changed and not clone.get("applied"))
 
 
 def stop(run: Run, *, patience_s: float = 15.0) -> None:

@@ -22,6 +22,7 @@ from impyard.runner.typed import command_line
 # Commands that are imported when they are called; the others are below.
 COMMANDS: dict[str, Entry] = {
     "prune": Entry("impyard.runner.prune_cmd:prune", "Remove the folders of ended runs."),
+    "rm": Entry("impyard.runner.prune_cmd:rm", "Remove the folders of runs that you name."),
     "diff": Entry("impyard.runner.clone.diff_cmd:diff", "Show what the agent changed in its clone."),
     "apply": Entry("impyard.runner.clone.apply_cmd:apply", "Take over what the agent changed in its clone."),
     "resume": Entry("impyard.runner.resume_cmd:resume", "Go on with a run's session in a fresh box."),

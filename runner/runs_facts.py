@@ -111,4 +111,5 @@ def _of_clone(clone: Mapping[str, Any]) -> list[tuple[str, str]]:
     what += f" of {branch}" if branch else ""
     what += " with uncommitted changes" if clone.get("changes") else ""
     what += ", with its history" if clone.get("history") else ""
+    what += f"; its changes were applied at {clone['applied']}" if clone.get("applied") else ""
     return [("clone", what), *(("  without", f"{name}") for name in sequence(clone.get("left_out")))]

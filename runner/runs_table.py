@@ -55,7 +55,7 @@ def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         shown = [f"{text:<{width}}" for text, width in zip(row, widths, strict=False)]
         shown[1] = click.style(shown[1], fg=COLOURS.get(row[1], "red"))
-        prompt = _begun(row[-1], room if is_beside else columns - len(INDENT))
+        prompt = begun(row[-1], room if is_beside else columns - len(INDENT))
         click.echo("  ".join([*shown, prompt] if is_beside else shown).rstrip())
         if not is_beside:
             click.echo(INDENT + prompt)
@@ -66,10 +66,10 @@ def _print_blocks(rows: Sequence[Sequence[str]], columns: int) -> None:
     for id, state, time, allowed, denied, model, prompt in rows:
         click.echo(f"{id}  {click.style(state, fg=COLOURS.get(state, 'red'))}")
         click.echo(wrapped(f"  {time}, {allowed} allowed, {denied} denied, {model}", columns, "  "))
-        click.echo(INDENT + _begun(prompt, columns - len(INDENT)))
+        click.echo(INDENT + begun(prompt, columns - len(INDENT)))
 
 
-def _begun(prompt: str, room: int) -> str:
+def begun(prompt: str, room: int) -> str:
     """The beginning of a prompt, by which a person knows a run again."""
     if cells(prompt) <= room:
         return prompt

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from impyard.runner.clone.paths import LINK
 from impyard.runner.clone.work import Work, changed_below, opened
 from impyard.runner.options import named_project, project_option
 from impyard.runner.project import find_root
+from impyard.runner.receipt import write_json
 from impyard.runner.text import columns_of, counted, visible, wrapped
+from impyard.runner.times import now
 from impyard.runner.typed import command_line
 
 SHOWN = 200
@@ -87,6 +90,8 @@ def _to_files(work: Work, repository: Project, plan: Plan, again: str, *, yes: b
         click.echo(f"  and {len(plan.steps) - SHOWN} more: {again.replace(' apply ', ' diff ')} --stat")
     _say_held(work, plan.held)
     if not plan.steps:
+        if plan.same:
+            _record(work)
         click.echo("you have all of it already" if plan.same else "there is nothing to take over")
         return 0
     if not _agreed(f"apply this to {visible(str(repository.root))}?", yes=yes):
@@ -97,6 +102,7 @@ def _to_files(work: Work, repository: Project, plan: Plan, again: str, *, yes: b
         _carry_out(repository.root, plan.steps, drafts)
     finally:
         drafts.discard()
+    _record(work)
     made = counted(len(plan.steps), "change is", "changes are")
     click.echo(f"{made} made; `git status` and `git diff` show them")
     return 0
@@ -120,8 +126,16 @@ def _to_branch(work: Work, repository: Project, take: Collection[bytes], branch:
     if not _agreed(f"make the branch {branch} in {visible(str(repository.top))}?", yes=yes):
         return 1
     made = make_branch(repository, work, branch, paths, visible(str(work.run.receipt.get("prompt") or "")))
+    _record(work)
     click.echo(f"branch {branch} is at {made[:12]}; `git merge {branch}` takes it over, `git log -p {branch}` shows it")
     return 0
+
+
+def _record(work: Work) -> None:
+    """Say in the receipt that this was done, for who removes the run later. Nothing else rests on it."""
+    run = work.run
+    with suppress(OSError):
+        write_json(run.paths.receipt, {**run.receipt, "clone": {**run.receipt["clone"], "applied": now()}})
 
 
 def _names(take: Sequence[str], work: Work) -> list[bytes]:

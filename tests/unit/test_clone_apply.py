@@ -20,7 +20,7 @@ from impyard.runner.clone import places as cloneplaces
 from impyard.runner.clone.git import SCRATCH, Scratch
 from impyard.runner.clone.make import Clone
 from impyard.runner.project import RunPaths
-from impyard.runner.receipt import write_json
+from impyard.runner.receipt import read_receipt, write_json
 from tests.support.repository import clone_of, commit, git, new_repository
 
 LINES = "".join(f"line {number}\n" for number in range(20))
@@ -429,3 +429,15 @@ def test_a_named_file_that_the_run_did_not_change_is_said(run: RunPaths, capsys:
     ):
         assert impyard(run, "diff", *named) == 0
         assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("branch", [[], ["--branch", "agent/a"]])
+def test_a_receipt_says_that_the_changes_were_applied(run: RunPaths, branch: list[str]) -> None:
+    (run.workspace / "a.txt").write_text("another\n")
+    before = read_receipt(run.receipt)
+    assert impyard(run, "apply", "--yes", "--take", "nofile") == 1
+    assert read_receipt(run.receipt) == before
+    assert impyard(run, "apply", "--yes", *branch) == 0
+    after = read_receipt(run.receipt)
+    assert after["clone"].pop("applied") and after == before
+    assert impyard(run, "diff") == 0, "it is a clone as before"

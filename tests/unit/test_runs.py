@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pty
+import re
 import select
 import shlex
 import subprocess
@@ -28,6 +29,7 @@ from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
 from impyard.runner.receipt_parts import first_line
 from tests.support.called import Command, Result
+from tests.support.person import Person
 
 
 @pytest.fixture
@@ -365,6 +367,65 @@ def test_prune_removes_old_runs_and_keeps_the_log_and_the_rest(project: Path, im
     assert impyard("runs", "prune", "--keep", "1", "--yes").status == 0
     assert runs.ids(project) == [NEW]
     assert log.read_text() == "{}\n"
+
+
+def test_rm_removes_the_runs_that_are_named(project: Path, impyard: Command) -> None:
+    for run in (OLD, MID, NEW):
+        add_run(project, run)
+    assert impyard("runs", "rm", "aaaa").status == 1, "there is nobody to ask"
+    assert impyard("runs", "rm", "nosuch", "aaaa", "--yes").status == 1
+    assert runs.ids(project) == [NEW, MID, OLD]
+    assert impyard("runs", "rm", "aaaa", "last", OLD, "--yes").out.startswith("removed 2 runs, ")
+    assert runs.ids(project) == [MID]
+    assert impyard("runs", "rm").status == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [(["runs", "delete"], "rm"), (["runs", "remove"], "rm"), (["vault", "rm"], "remove")]
+)
+def test_other_words_for_removing_are_understood(
+    typed: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(typed) == 2
+    assert f"did you mean '{meant}'?" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_rm_of_a_run_that_is_kept_fails(project: Path, impyard: Command) -> None:
+    add_run(project, OLD, ended=False)
+    add_run(project, MID)
+    result = impyard("runs", "rm", OLD, MID, "--yes")
+    assert (result.status, runs.ids(project)) == (1, [OLD])
+    assert f"kept {OLD}: " in result.err
+
+
+def test_what_goes_is_shown_as_a_person_knows_it(project: Path) -> None:
+    for number, run in enumerate((OLD, MID, NEW)):
+        paths = add_run(project, run)
+        receipt = json.loads(paths.receipt.read_bytes())
+        clone = [{}, {"run": MID}, {"run": NEW, "applied": "2026-01-02"}][number]
+        receipt |= {"prompt": f"prompt {number} " + "x" * 200, "clone": clone, "files": [{"path": "a", "bytes": 1}]}
+        paths.receipt.write_text(json.dumps(receipt))
+    command = [sys.executable, "-m", "impyard", "runs", "rm", OLD, MID, NEW, "--project", str(project)]
+    person = Person(command, env=dict(os.environ), cwd=project, columns=120)
+    try:
+        lines = person.wait_for("workspaces too? [y/N]: ").decode().splitlines()
+        person.type("n\n")
+        assert person.finish() == 1
+    finally:
+        person.close()
+    size = r" +\d+(\.\d)? [KMG]?B +"
+    for line, wanted in zip(
+        lines,
+        (
+            rf"  {OLD}  2025-01-01 00:00{size}finished +prompt 0 x+…",
+            rf"  {MID}  2026-01-01 00:00{size}finished, changes not applied  prompt 1 x+…",
+            rf"  {NEW}  2026-01-01 00:00{size}finished +prompt 2 x+…",
+        ),
+        strict=False,
+    ):
+        assert re.fullmatch(wanted, line) and len(line) <= 120, line
+    assert runs.ids(project) == [NEW, MID, OLD]
 
 
 def test_prune_by_age_counts_days_from_the_runs_beginning(project: Path, impyard: Command) -> None:
