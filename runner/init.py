@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.addon.newfile import make_over, open_appended
+from impyard.addon.newfile import make_folder, make_over, open_appended
 from impyard.runner.text import all_beside, columns_of
 from impyard.runner.typed import command_line
 
@@ -108,7 +108,7 @@ def _put(root: Path, name: Path, data: bytes, note: str, *, replace: bool, keep:
         return Step("unchanged", str(name), note)
     if present is not None and not replace:
         return Step("kept", str(name), "it differs from the shipped policy")
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     if present is not None and keep:
         note = f"the old one is {_backup(path, present).name}"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -266,7 +266,7 @@ def test_what_root_writes_into_a_users_project_is_that_users(project: Path, init
     os.chown(project, user, group)
     assert init().status == 0
     policy = project / "policies" / "gateway.yaml"
-    made = {path: path.stat() for path in (*policy.parent.iterdir(), project / ".gitignore")}
+    made = {path: path.stat() for path in (policy.parent, *policy.parent.iterdir(), project / ".gitignore")}
     assert {(found.st_uid, found.st_gid) for found in made.values()} == {(user, group)}
     policy.write_text("# mine\n")
     policy.chmod(0o640)
