@@ -95,8 +95,12 @@ def sure(path: Path, root: Path | None, *, yes: bool) -> bool:
     name = shown(path, root)
     target = Path(os.path.realpath(path))
     through = f" (a link to {target})" if target != Path(os.path.abspath(path)) else ""
-    if click.confirm(visible(f"change {name}{through}?"), err=True):
-        return True
+    try:
+        if click.confirm(visible(f"change {name}{through}?"), err=True):
+            return True
+    except click.Abort:
+        click.echo("\nnothing was changed", err=True)  # the terminal shows ^C or ^D and leaves the cursor behind it
+        raise
     click.echo("nothing was changed", err=True)
     return False
 

@@ -19,6 +19,7 @@ from impyard.runner.policy import write as policywrite
 from impyard.runner.policy.asked import asked, sent
 from impyard.runner.policy.change import flips
 from impyard.runner.policy.recorded import of_asked
+from tests.support.answering import answered
 from tests.support.askedlog import RUN, AskedProject
 
 POLICY = """\
@@ -549,3 +550,16 @@ def test_no_advice_is_to_allow_what_a_deny_covers(project: AskedProject, told: A
     project.policy.write_text(POLICY.replace("      # never", covered))
     _, out, _ = told("check")
     assert "never-decides" in out and "instead: leave it out\n" in out and "put it below" not in out
+
+
+@pytest.mark.parametrize(
+    ("typed", "status"),
+    [(b"n\n", 1), (b"\x03", 130), (b"\x04", 130), (b"y\n", 0)],
+    ids=["no", "ctrl-c", "ctrl-d", "control: yes"],
+)
+def test_what_became_of_an_answer_is_said(project: AskedProject, typed: bytes, status: int) -> None:
+    words = ["policy", "allow", "GET", "https://new.example.org/q", "--project", str(project.root)]
+    before = project.policy.read_bytes()
+    ended, shown = answered(words, b"change policies/gateway.yaml? [y/N]: ", typed)
+    assert ended == status and (project.policy.read_bytes() == before) == bool(status)
+    assert shown[-1].startswith("nothing was changed" if status else "changed policies/gateway.yaml")

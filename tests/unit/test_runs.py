@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import math
 import os
-import pty
 import re
-import select
 import shlex
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -28,6 +23,7 @@ from impyard.runner.columns import cells
 from impyard.runner.project import RunPaths
 from impyard.runner.receipt import Receipt
 from impyard.runner.receipt_parts import first_line
+from tests.support.answering import answered
 from tests.support.called import Command, Result
 from tests.support.person import Person
 
@@ -469,30 +465,11 @@ def test_prune_asks_and_removes_nothing_when_there_is_nobody_to_ask(project: Pat
 )
 def test_prune_says_what_becomes_of_an_answer(project: Path, typed: bytes, status: int, left: bool) -> None:
     add_run(project, OLD)
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "impyard", "runs", "prune", "--keep", "0", "--project", str(project)],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
-    os.close(slave)
-    shown = b""
-    while b"workspaces too? [y/N]: " not in shown:
-        shown += os.read(master, 4096)
-    with contextlib.suppress(OSError):  # Linux: the last process has closed the other side
-        os.write(master, typed)
-        while True:
-            if select.select([master], [], [], 2)[0]:
-                shown += os.read(master, 4096)
-            else:  # a signal just before Python waits for a line is only seen with the next one
-                os.write(master, typed)
-    os.close(master)
-    assert process.wait(10) == status
+    words = ["runs", "prune", "--keep", "0", "--project", str(project)]
+    ended, shown = answered(words, b"workspaces too? [y/N]: ", typed)
+    assert ended == status
     assert (runs.ids(project) == [OLD]) == left
-    assert shown.decode().splitlines()[-1].startswith("nothing removed" if left else "removed 1 run, ")
+    assert shown[-1].startswith("nothing removed" if left else "removed 1 run, ")
 
 
 @pytest.mark.parametrize(
