@@ -117,7 +117,8 @@ def rules(context: click.Context) -> Iterator[Item]:
 
 
 def _newest(context: click.Context) -> list[dict[str, object]]:
-    """The decisions at the end of the log, newest first; not those about hosts of impyard's own."""
+    """The decisions at the end of the log, newest first; not those about hosts of impyard's own, or of its proofs."""
+    from impyard.runner import proofs
     from impyard.runner.decisions.logfiles import open_log
 
     log = open_log(_root(context) / "runs" / "decisions.jsonl")
@@ -125,12 +126,12 @@ def _newest(context: click.Context) -> list[dict[str, object]]:
         return []
     with log:
         lines = log.pread(LOG_TAIL_BYTES, max(0, log.size - LOG_TAIL_BYTES)).splitlines()
-    found = []
+    found, own = [], proofs.known()
     for line in reversed(lines):
         with contextlib.suppress(ValueError, RecursionError):
             entry = json.loads(line)
             is_decision = isinstance(entry, dict) and isinstance(entry.get("id"), str) and "verdict" in entry
-            if is_decision and not is_own(str(entry.get("host"))):
+            if is_decision and not is_own(str(entry.get("host"))) and entry.get("run") not in own:
                 found.append(entry)
     return found
 

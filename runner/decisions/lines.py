@@ -145,7 +145,7 @@ class Selection:
     Several hosts, methods, reasons or rules: one of each is enough. hosts: names, `*` in them stands for anything.
     since, until: as the log writes times; the first is within, the second is not. rules: a rule's name, its place
     (`gateway.yaml:8`) or its file. failed: the ids of requests that were allowed and came to nothing, if only those.
-    proofs: the runs of `impyard prove`, whose requests are impyard's own too, where no run is named.
+    proofs: the runs of `impyard prove`, whose requests are impyard's own too; they are left out where no run is named.
     """
 
     def __init__(
@@ -169,6 +169,7 @@ class Selection:
         self.own_checks = own_checks
         self.since, self.until = since, until
         self.failed = failed
+        self.proofs = proofs
         self._proofs = () if own_checks or run is not None else proofs
         self.only_failed = failed is not None
         self.damaged = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rich.console import Console
@@ -45,12 +46,14 @@ class Cells(NamedTuple):
 class Table:
     """Prints batches of decisions under one heading, in columns that keep their width from batch to batch."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, proofs: Collection[str] = ()) -> None:
+        """proofs: the runs of `impyard prove`, whose requests are marked as impyard's own."""
         colours: Literal["auto"] | None = None if wants_plain() else "auto"  # NO_COLOR alone would leave bold and dim
         # Without a height, rich takes a terminal that is dumb for one of 80 columns.
         self._console = console or Console(
             highlight=False, color_system=colours, width=columns_of(sys.stdout), height=25
         )
+        self._proofs = proofs
         self._date = ""
         self._headed = False
         self._widths: dict[str, int] = {}
@@ -60,9 +63,9 @@ class Table:
         while rows:
             date = rows[0].entry.ts[:10]
             same = next((index for index, row in enumerate(rows) if row.entry.ts[:10] != date), len(rows))
-            cells = [_cells(row) for row in rows[:same]]
+            cells = [_cells(row, self._proofs) for row in rows[:same]]
             if not self._widths or self._are_outgrown(cells):
-                self._widths = self._fitting([_cells(row) for row in rows])
+                self._widths = self._fitting([_cells(row, self._proofs) for row in rows])
             if date != self._date:
                 self._console.print(Text(f"{visible(date)} UTC", style="bold"))
                 self._date = date
@@ -150,11 +153,12 @@ class Table:
         return table
 
 
-def _cells(row: Row) -> Cells:
+def _cells(row: Row, proofs: Collection[str]) -> Cells:
     entry = row.entry
+    mark = "(own check)" if entry.is_own_check or entry.run in proofs else ""
     # A line of its own for the mark of a cut, which would else be broken like the letters around it.
     place = "\n".join(filter(None, cut(visible(unstarred(entry.url).removeprefix("https://")), PLACE_LIMIT)))
-    deciding = ("; " if entry.at else " ").join(part for part in (_rule(entry), entry.more) if part)
+    deciding = ("; " if entry.at else " ").join(part for part in (_rule(entry), entry.more, mark) if part)
     return Cells(
         visible(entry.ts[11:19]),
         Text(visible(row.verdict), style=COLOURS.get(row.verdict, "yellow")),
@@ -173,7 +177,7 @@ def _rule(entry: Entry) -> str:
         return f"{_short(entry.at)} {_named(entry.rule)}" if entry.rule else _short(entry.at)
     if entry.nearest is not None:
         return f"closest {_short(entry.nearest.at)} ({entry.nearest.failed})"
-    return "(own check)" if entry.is_own_check else ""
+    return ""
 
 
 def _named(rule: str) -> str:

@@ -8,14 +8,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner import proofs
 from impyard.runner.decisions import logread, outcomes, removed
 from impyard.runner.decisions import read as decisions_read
 from impyard.runner.decisions.lines import Entry, Selection, parse
@@ -76,7 +75,7 @@ def _show_page(
     """Print a page, then what comes behind byte `size` of the log."""
     older = len(lines) > count
     rows = rows_of(lines[older:])
-    emit = emitter(as_json)
+    emit = emitter(as_json, selection.proofs)
     try:
         failures = _failures(log, selection) if following and (not as_json or selection.only_failed) else None
         if not as_json:
@@ -107,7 +106,7 @@ def _show_page(
             click.echo(err=True)  # the cursor stands behind ^C
     say_left_out(selection, counts=not older)  # else it was counted beyond the rows that are shown
     if not as_json and rows and any(row.entry.verdict == "deny" for row in rows):
-        _say_next(rows, log.parent.parent)
+        _say_next(rows, log.parent.parent, selection.proofs)
 
 
 def _say_long() -> None:
@@ -130,16 +129,15 @@ def say_left_out(selection: Selection, *, counts: bool = True) -> None:
         click.echo(wrapped(text, columns_of(sys.stderr), "  "), err=True)
 
 
-def _say_next(rows: Sequence[Row], root: Path) -> None:
+def _say_next(rows: Sequence[Row], root: Path, proofs: Collection[str]) -> None:
     """Say, to a person, what can be done about a denial: about the newest that a rule answers, if there is one."""
     if not sys.stdout.isatty():
         return
     from impyard.runner.policy.remedy import Remedies, Remedy
 
     denied = [row for row in rows if row.entry.verdict == "deny"]
-    known = proofs.known()
     # What impyard itself asks is there to be denied.
-    theirs = [row for row in denied if not row.entry.is_own_check and row.entry.run not in known]
+    theirs = [row for row in denied if not row.entry.is_own_check and row.entry.run not in proofs]
     remedies = Remedies(root) if theirs else None
     able = (row for row in theirs[: -MOST_ASKED - 1 : -1] if remedies and remedies.of(row.line) is Remedy.ALLOW)
     mended = next(able, None)
@@ -154,7 +152,7 @@ def _say_next(rows: Sequence[Row], root: Path) -> None:
 
 def show_all(log: Path, selection: Selection, *, as_json: bool) -> None:
     """Print all wanted lines of `log`, oldest first, however many they are."""
-    emit = emitter(as_json)
+    emit = emitter(as_json, selection.proofs)
     rows: Iterable[Row]
     if as_json:
         rows = (Row(found.line, found.entry) for found in decisions_read.read(log, selection))
@@ -315,16 +313,17 @@ def _whole_size(log: Log) -> int:
     return last.offset + len(last.text) + 1 if last.ended else last.offset
 
 
-def emitter(as_json: bool) -> Callable[[list[Row]], None]:
-    """What prints rows on stdout: as JSON, as a table in a terminal, or as one plain line each."""
+def emitter(as_json: bool, proofs: Collection[str] = ()) -> Callable[[list[Row]], None]:
+    """What prints rows on stdout: as JSON, as a table in a terminal, or as one plain line each. Requests of `proofs`,
+    the runs of `impyard prove`, are marked as impyard's own."""
     if as_json:
         return lambda rows: _write(json_line(row.line) for row in rows)
     if not sys.stdout.isatty():
-        return lambda rows: _write(plain_line(row) for row in rows)
+        return lambda rows: _write(plain_line(row, proofs) for row in rows)
     # rich is slow to import, and only a terminal needs it.
     from impyard.runner.decisions.table import Table
 
-    return Table().add
+    return Table(proofs=proofs).add
 
 
 def _write(lines: Iterable[str]) -> None:
@@ -333,16 +332,18 @@ def _write(lines: Iterable[str]) -> None:
     sys.stdout.flush()
 
 
-def plain_line(row: Row) -> str:
+def plain_line(row: Row, proofs: Collection[str] = ()) -> str:
     """One decision as tab-separated fields, nothing shortened, no control character left."""
     entry, came = row.entry, row.outcome.text if row.outcome else ""
+    rule, mark = rule_text(entry), OWN_CHECK if entry.is_own_check or entry.run in proofs else ""
+    parts = (rule, entry.more, mark) if rule else (mark or "-", entry.more)
     fields = (
         entry.ts,
         row.verdict,
         entry.method,
         entry.url,
         entry.reason,
-        ("; " if entry.at else " ").join(part for part in (rule_text(entry), entry.more) if part),
+        ("; " if entry.at else " ").join(filter(None, parts)),
         entry.id,
         came or "-",
     )
@@ -350,12 +351,12 @@ def plain_line(row: Row) -> str:
 
 
 def rule_text(entry: Entry) -> str:
-    """The deciding rule and its place, or the rule that came closest, or a mark, or `-`."""
+    """The deciding rule and its place, or the rule that came closest; empty where there is none."""
     if entry.at is not None:
         return f"{entry.at} {entry.rule}" if entry.rule else entry.at
     if entry.nearest is not None:
         return f"closest {entry.nearest.at} ({entry.nearest.failed})"
-    return entry.rule or (OWN_CHECK if entry.is_own_check else "-")
+    return entry.rule or ""
 
 
 def json_line(text: bytes) -> str:

@@ -16,7 +16,7 @@ from impyard.addon.reasons import REASONS
 from impyard.addon.request import CANARY_SUFFIX
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault
-from impyard.runner import completed_values
+from impyard.runner import completed_values, proofs
 from impyard.runner.cli import main
 from impyard.runner.completion import SCRIPTS
 from impyard.runner.ownhosts import DEMO_HOST, probe_host
@@ -138,6 +138,20 @@ def test_decisions_are_offered_as_the_table_shows_them(place: Path, capfd: pytes
     assert offered("impyard decisions show ", capfd) == ["plain,00aa.5", "plain,00aa.4"]
     assert offered("impyard policy allow 2026", capfd) == [f"plain,{RUNS[0]}.5", f"plain,{RUNS[0]}.4"]
     assert offered("impyard decisions --host ", capfd) == ["plain,b.test", "plain,ollama.impyard.internal"]
+
+
+def test_what_prove_asked_is_not_offered(
+    place: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"verdict": "deny", "method": "GET", "path": "/", "host": "b.test"}
+    lines = [{**asked, "id": f"{run}.1", "run": run} for run in RUNS]
+    (place / "runs" / "decisions.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    theirs = [f"plain,{run}.1" for run in RUNS[::-1]]
+    assert offered("impyard policy allow 2026", capfd) == theirs
+    (data := tmp_path / "data").mkdir(exist_ok=True)
+    monkeypatch.setenv("IMPYARD_DATA_DIR", str(data))
+    proofs.note(RUNS[1])
+    assert offered("impyard policy allow 2026", capfd) == theirs[1:]
 
 
 def test_the_newest_run_is_offered_where_it_has_a_clone(place: Path, capfd: pytest.CaptureFixture[str]) -> None:

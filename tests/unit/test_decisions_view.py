@@ -206,7 +206,14 @@ def test_what_prove_asked_is_left_out_but_where_it_is_named(
     assert [fields(line)[6] for line in decisions("--denied").out.splitlines()] == [f"{OTHER}.1"]
     assert decisions("--denied").err == "1 check of impyard's own left out: --all shows them\n"
     for args in (("--all",), ("--run", RUN)):
-        assert f"{RUN}.1" in decisions(*args).out
+        rules = {fields(line)[6]: fields(line)[5] for line in decisions(*args).out.splitlines()}
+        assert rules.pop(f"{RUN}.1") == "(impyard's own check)"
+        assert set(rules.values()) <= {"-"}, "others have no such mark"
+    for columns in (80, 160):
+        shown = in_terminal(project, columns, "--all", errors=(told := tmp_path / "told"))
+        assert "".join(without_colours(shown)).count("(own check)") == 1
+        in_terminal(project, columns, "--run", RUN, errors=told)
+        assert "policy allow" not in told.read_text()
 
 
 def test_an_agent_cannot_hide_behind_impyards_own_checks(project: Path, decisions: Command) -> None:
