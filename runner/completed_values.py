@@ -90,9 +90,30 @@ def decisions(context: click.Context) -> Iterator[Item]:
 
 def whole_decisions(context: click.Context) -> Iterator[Item]:
     """The same by their whole ids."""
-    for entry in sorted(_newest(context), key=lambda entry: entry["verdict"] != "deny")[:MAX_DECISIONS]:
+    wanted = filter(_fits(context), _newest(context))
+    for entry in sorted(wanted, key=lambda entry: entry["verdict"] != "deny")[:MAX_DECISIONS]:
         said = f"{entry['verdict']} {entry.get('method')} {entry.get('host')}{entry.get('path') or ''}"
         yield CompletionItem(str(entry["id"]), help=visible(said[:ABOUT_CHARS]))
+
+
+def _fits(context: click.Context) -> Callable[[dict[str, object]], bool]:
+    """What the command takes: `policy allow` what a rule can allow, `policy deny` what was allowed, others any."""
+    path = context.command_path.split()[-2:]
+    if path == ["policy", "deny"]:
+        return lambda entry: entry["verdict"] == "allow"
+    if path != ["policy", "allow"]:
+        return lambda entry: True
+    from impyard.runner.policy.mendable import is_mendable
+
+    def fits(entry: dict[str, object]) -> bool:
+        reason, method, scheme, host = (str(entry.get(key)) for key in ("reason", "method", "scheme", "host"))
+        port = entry.get("port")
+        if entry["verdict"] != "deny" or not isinstance(port, int):
+            return False
+        return is_mendable(reason, method, scheme, host, port) or (over_deny and reason == "rule")
+
+    over_deny = bool(context.params.get("over_deny"))
+    return fits
 
 
 def times(context: click.Context) -> Iterator[Item]:

@@ -94,6 +94,8 @@ def _meant(what: Sequence[str], log: Path) -> list[Recorded]:
     """The requests that are named, each once."""
     from impyard.runner.decisions.read import find
     from impyard.runner.policy.asked import asked
+    from impyard.runner.policy.change import say
+    from impyard.runner.policy.methods import remark
     from impyard.runner.policy.recorded import key_of, of_asked, recorded, upgrade_of
 
     if what[0].isalpha() or (len(what) == 2 and "/" in what[1]):
@@ -102,7 +104,10 @@ def _meant(what: Sequence[str], log: Path) -> list[Recorded]:
                 "name decisions by their ids, or one request as METHOD URL",
                 hint="as in `impyard policy allow GET https://api.example.org/v1/models`",
             )
-        return [of_asked(asked(what[0].upper(), what[1]))]
+        named = asked(what[0].upper(), what[1])
+        if about := remark(named.method):
+            say(f"careful: {about}", fg="yellow")
+        return [of_asked(named)]
     found = {}
     for text in what:
         line = recorded(find(log, text).line)

@@ -138,10 +138,13 @@ def as_document(asked: Asked, found: Explanation) -> dict[str, Any]:
 
 def _show(asked: Asked, found: Explanation, broken: ImpyardError | None, show_all: bool) -> None:
     from impyard.addon.reasons import REASONS
+    from impyard.runner.policy.methods import remark
 
     decision, columns = found.decision, columns_of(sys.stdout)
     click.echo(click.style(visible(f"{asked.method} {asked.url}"), bold=True))
     word = click.style("allowed", fg="green") if decision.allowed else click.style("denied", fg="red")
+    if about := remark(asked.method):
+        _line("careful", about, columns)
     meaning = REASONS[decision.reason]
     if decision.reason == "rule":
         meaning = meaning.partition(";")[0]  # the rest is about the fields of a line of the log

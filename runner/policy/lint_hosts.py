@@ -9,15 +9,9 @@ from impyard.addon.publicaddresses import leads_inside
 from impyard.addon.yamlnodes import Scalar, Sequence_, short
 from impyard.runner.policy.lint import Finding, Lint, Subject
 from impyard.runner.policy.lint_ask import attempt, examples, finding, method_for
+from impyard.runner.policy.methods import is_known, meant_by, no_method
 from impyard.runner.policy.places import Placed
 
-# The registry of HTTP methods (IANA) beyond those of the web, and what caches and servers use.
-_REGISTERED_TEXT = """
-ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF
-MKWORKSPACE MOVE ORDERPATCH PRI PROPFIND PROPPATCH QUERY REBIND REPORT SEARCH UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE
-UPDATEREDIRECTREF VERSION-CONTROL PURGE BAN NOTIFY SUBSCRIBE UNSUBSCRIBE M-SEARCH
-"""
-_REGISTERED = frozenset(_REGISTERED_TEXT.split())
 # Names below these belong to whoever asks for one.
 _SHARED_TEXT = """
 amazonaws.com s3.amazonaws.com azurewebsites.net blob.core.windows.net cloudfront.net fly.dev github.io gitlab.io
@@ -116,17 +110,15 @@ def _methods(subject: Subject, placed: Placed) -> list[Finding]:
     found = []
     for number, item in enumerate(node.value if isinstance(node, Sequence_) else [node]):
         name = item.value if isinstance(item, Scalar) else ""
-        if name in ("*", *METHODS) or name in _REGISTERED:
-            continue
-        close = difflib.get_close_matches(name.upper(), [*METHODS, *sorted(_REGISTERED)], 1, 0.6)
-        found.append(_unknown(subject, placed, name, close[0] if close else "", number if node is not item else None))
+        if name != "*" and not is_known(name):
+            found.append(_unknown(subject, placed, name, meant_by(name), number if node is not item else None))
     return found
 
 
 def _unknown(subject: Subject, placed: Placed, name: str, meant: str, item: int | None) -> Finding:
     rule = placed.rule
     assert rule is not None
-    message, example = f'method "{name}" is none that HTTP knows', ""
+    message, example = no_method(name), ""
     for path in examples(rule)[:1] if meant else ():
         tried = attempt(subject, placed.entry, meant, path)
         if not tried.by(rule):

@@ -104,7 +104,8 @@ def offered(line: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
         ("impyard vault import n", ["npm", "nvidia"]),
         ("impyard completion ", list(SCRIPTS)),
         ("impyard decisions show ", ["d1", "d0"]),
-        ("impyard policy allow d1", ["d1"]),
+        ("impyard policy replay --run ", ["last", *RUNS[::-1]]),
+        ("impyard policy deny ", ["d0"]),
         ("impyard policy preset add pi", ["pip"]),
         ("impyard decisions --reason ", list(REASONS)),
         ("impyard decisions --reason secret", ["secret-in-request"]),
@@ -130,14 +131,27 @@ def test_what_is_offered(place: Path, capfd: pytest.CaptureFixture[str], line: s
 
 def test_decisions_are_offered_as_the_table_shows_them(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """impyard's own checks, which it leaves out, are not among them."""
-    asked = {"verdict": "deny", "method": "GET", "path": "/"}
+    asked = {"verdict": "deny", "reason": "no-rule", "method": "GET", "scheme": "https", "port": 443, "path": "/"}
     own = (probe_host(RUNS[0]), f"x{CANARY_SUFFIX}", DEMO_HOST)
-    hosts = (*own, "ollama.impyard.internal", "b.test")
+    hosts = (*own, "ollama.impyard.internal", "b.example")
     lines = [{**asked, "id": f"{RUNS[0]}.{n}", "host": host} for n, host in enumerate(hosts, 1)]
     (place / "runs" / "decisions.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert offered("impyard decisions show ", capfd) == ["plain,00aa.5", "plain,00aa.4"]
-    assert offered("impyard policy allow 2026", capfd) == [f"plain,{RUNS[0]}.5", f"plain,{RUNS[0]}.4"]
-    assert offered("impyard decisions --host ", capfd) == ["plain,b.test", "plain,ollama.impyard.internal"]
+    assert offered("impyard policy allow 2026", capfd) == [f"plain,{RUNS[0]}.5"]
+    assert offered("impyard decisions --host ", capfd) == ["plain,b.example", "plain,ollama.impyard.internal"]
+
+
+def test_only_what_a_rule_can_allow_is_offered_to_be_allowed(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    asked = {"verdict": "deny", "method": "GET", "scheme": "https", "host": "a.example", "port": 443, "path": "/"}
+    reasons = ("no-rule", "private-address", "policy-broken", "malformed", "rule", "unlisted-host")
+    lines = [{**asked, "id": f"{RUNS[0]}.{n}", "reason": reason} for n, reason in enumerate(reasons, 1)]
+    lines.append({**lines[0], "id": f"{RUNS[0]}.7", "host": "intra.test"})
+    lines.append({**lines[0], "id": f"{RUNS[0]}.8", "verdict": "allow", "reason": "rule"})
+    (place / "runs" / "decisions.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert offered("impyard policy allow ", capfd) == ["plain,00aa.6", "plain,00aa.1"]
+    assert offered("impyard policy allow --over-deny ", capfd) == ["plain,00aa.6", "plain,00aa.5", "plain,00aa.1"]
+    assert offered("impyard policy deny ", capfd) == ["plain,00aa.8"]
+    assert len(offered("impyard decisions show ", capfd)) == 8
 
 
 def test_what_prove_asked_is_not_offered(

@@ -233,6 +233,19 @@ def test_where_no_terminal_limits_the_width_a_long_rule_is_told_from_its_verdict
     assert f"{path}  no: path\n" in capsys.readouterr().out
 
 
+def test_a_method_that_nobody_knows_is_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explained("GTE", "https://api.github.com/repos/x") == 1
+    assert 'careful   method "GTE" is none that HTTP knows; did you mean GET?\n' in capsys.readouterr().out
+    for known in ("GET", "PROPFIND"):
+        explained(known, "https://api.github.com/repos/x")
+        assert "none that HTTP knows" not in capsys.readouterr().out
+    for word in ("allow", "deny"):
+        main(["policy", word, "FOO", "https://api.github.com/foo", "--yes"])
+        assert 'careful: method "FOO" is none that HTTP knows' in capsys.readouterr().err
+    assert main(["policy", "allow", "PUT", "https://api.github.com/foo", "--yes"]) == 0
+    assert "none that HTTP knows" not in capsys.readouterr().err
+
+
 def test_an_allowed_request_is_explained(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keep("github")
     assert explained("GET", "api.github.com/repos/ada/engine") == 0
