@@ -30,6 +30,8 @@ REASONS: dict[str, str] = {
     "upstream": "only in answers, not in decisions: allowed, but the origin could not be reached or failed",
 }
 
+DECIDED = tuple(name for name in REASONS if name != "upstream")  # those that a decision may have
+
 # Read by agents inside a refusal. pi asks again when an error has a status number in it or words such as those of an
 # outage, so hints have neither digits nor such words (tests/unit/test_judge.py keeps it so).
 HINTS: dict[str, str] = {

@@ -213,9 +213,9 @@ def methods(context: click.Context) -> Iterator[Item]:
 
 def reasons(context: click.Context) -> Iterator[Item]:
     """Why something is denied, with what that means."""
-    from impyard.addon.reasons import REASONS
+    from impyard.addon.reasons import DECIDED, REASONS
 
-    yield from (CompletionItem(name, help=meaning) for name, meaning in REASONS.items())
+    yield from (CompletionItem(name, help=REASONS[name]) for name in DECIDED)
 
 
 def _root(context: click.Context) -> Path:

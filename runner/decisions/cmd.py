@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.addon.reasons import REASONS
+from impyard.addon.reasons import DECIDED, REASONS
 from impyard.runner import proofs, runs
 from impyard.runner.amounts import Whole
 from impyard.runner.decisions import logread, outcomes, removed
@@ -64,10 +64,14 @@ class Reason(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         said = str(value).lower()
-        if said in REASONS:
+        if said in DECIDED:
             return said
-        close = difflib.get_close_matches(said, REASONS, 1, 0.5) or [name for name in REASONS if said and said in name]
-        means = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(REASONS)}"
+        if said in REASONS:
+            self.fail(
+                f"no decision has the reason `{said}`, only answers; --failed shows what came to nothing", param, ctx
+            )
+        close = difflib.get_close_matches(said, DECIDED, 1, 0.5) or [name for name in DECIDED if said and said in name]
+        means = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(DECIDED)}"
         self.fail(f"`{value}` is no reason; {means}", param, ctx)
 
 

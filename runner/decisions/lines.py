@@ -177,9 +177,11 @@ class Selection:
         self.demo = 0
         self.first_damage: logread.Line | None = None
         # The judge writes hosts in small letters. With a port, or in brackets, a host is also what the table shows.
-        self._hosts = _any_of([host.lower() for host in hosts], re.DOTALL)
+        self.hosts = [host.lower() for host in hosts]
+        self.methods = [method.upper() for method in methods]
+        self._hosts = _any_of(self.hosts, re.DOTALL)
         self._places = any(":" in host or "[" in host for host in hosts)
-        self._methods = frozenset(method.upper() for method in methods)
+        self._methods = frozenset(self.methods)
         self._reasons = frozenset(reasons)
         self._rules = _any_of(rules)
         self._shows_demo = own_checks or any("demo" in host.lower() for host in hosts)

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from impyard.addon.errors import ImpyardError
-from impyard.runner.decisions import logread, outcomes, removed
+from impyard.runner.decisions import logread, near, outcomes, removed
 from impyard.runner.decisions import read as decisions_read
 from impyard.runner.decisions.lines import Entry, Selection, parse
 from impyard.runner.decisions.logfiles import DAMAGE, Log, rotated
@@ -265,6 +265,8 @@ def say_nothing(selection: Selection, log: Path) -> None:
     gone = removed.words(log, run=selection.run)
     if is_there(log):
         click.echo(nothing(selection), err=True)
+        if meant := near.suggestion(selection, log):
+            click.echo(f"hint: {meant}", err=True)
         removed.say(log, run=selection.run)
     else:
         text = f"no decisions: {visible(gone)}" if gone else none_yet(log)

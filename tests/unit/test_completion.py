@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from impyard.addon.reasons import REASONS
+from impyard.addon.reasons import DECIDED
 from impyard.addon.request import CANARY_SUFFIX
 from impyard.addon.vault.credential import Credential
 from impyard.addon.vault.store import Vault
@@ -107,7 +107,7 @@ def offered(line: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
         ("impyard policy replay --run ", ["last", *RUNS[::-1]]),
         ("impyard policy deny ", ["d0"]),
         ("impyard policy preset add pi", ["pip"]),
-        ("impyard decisions --reason ", list(REASONS)),
+        ("impyard decisions --reason ", list(DECIDED)),
         ("impyard decisions --reason secret", ["secret-in-request"]),
         ("impyard decisions --host ", ["a.test"]),
         ("impyard decisions --since ", ["30m", "2h", "1d", "7d", "today", "yesterday"]),

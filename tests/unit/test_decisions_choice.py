@@ -330,6 +330,34 @@ def test_the_summary_counts_by_host_method_and_shape(log: Path, decisions: Comma
     ]
 
 
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        (("--method", "pst"), "--method POST"),
+        (("--host", "a.exmaple.org"), "--host a.example.org"),
+        (("--host", "B.example.org:844"), "--host b.example.org:8443"),
+        (("--host", "nope"), ""),
+        (("--host", "*.exmaple.org"), ""),
+        (("--method", "get", "--host", "a.example.org", "--since", "1h"), ""),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("way", [(), ("--summary",), ("-n", "all")], ids=str)
+def test_what_may_have_been_meant_is_said(
+    log: Path, decisions: Command, args: tuple[str, ...], meant: str, way: tuple[str, ...]
+) -> None:
+    result = decisions(*args, *way)
+    hint = f"hint: did you mean `{meant}`?\n" if meant else ""
+    assert (result.status, result.out) == (0, "")
+    assert result.err == f"no decisions that these options ask for\n{hint}"
+
+
+def test_a_reason_that_only_answers_have_is_none_of_a_decision(decisions: Command) -> None:
+    result = decisions("--reason", "upstream")
+    assert result.status == 2 and "--failed shows what came to nothing" in result.err
+    assert "upstream" not in decisions("--reason", "zzzz").err
+
+
 def test_the_columns_of_the_summary_have_one_order(log: Path, decisions: Command) -> None:
     heads, *rows = csv.reader(io.StringIO(decisions("--summary", "--csv", "--denied").out.removeprefix("\ufeff")))
     assert heads[:6] == ["host", "method", "path", "allowed", "failed", "denied"]
