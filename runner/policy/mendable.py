@@ -10,7 +10,6 @@ import re
 from impyard.addon.publicaddresses import is_public
 from impyard.addon.request import is_address
 from impyard.addon.rules import DEFAULT_PORTS
-from impyard.runner.keys.sources import DEMO
 
 MENDABLE = ("no-rule", "unlisted-host", "websocket")  # the judge's reasons that a new rule answers
 METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
@@ -35,4 +34,6 @@ def unsuited(method: str, scheme: str, host: str, port: int) -> str:
 
 def store_words(credential: str) -> tuple[str, ...]:
     """The words of the command that puts a credential into the vault."""
+    from impyard.runner.keys.sources import DEMO  # which takes as long as all else here
+
     return ("vault", "import", DEMO) if credential == DEMO else ("vault", "set", credential or "NAME")

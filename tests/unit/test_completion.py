@@ -157,8 +157,8 @@ def test_only_what_a_rule_can_allow_is_offered_to_be_allowed(place: Path, capfd:
 def test_what_prove_asked_is_not_offered(
     place: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"verdict": "deny", "method": "GET", "path": "/", "host": "b.test"}
-    lines = [{**asked, "id": f"{run}.1", "run": run} for run in RUNS]
+    asked = {"verdict": "deny", "method": "GET", "scheme": "https", "port": 443, "path": "/", "host": "b.example"}
+    lines = [{**asked, "id": f"{run}.1", "run": run, "reason": "no-rule"} for run in RUNS]
     (place / "runs" / "decisions.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     theirs = [f"plain,{run}.1" for run in RUNS[::-1]]
     assert offered("impyard policy allow 2026", capfd) == theirs
