@@ -94,6 +94,7 @@ def offered(line: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
         ("impyard ru", ["run", "runs"]),
         ("impyard runs show ", ["last", *RUNS[::-1]]),
         ("impyard runs stop 20260203-", [RUNS[1]]),
+        ("impyard runs rm 20260203-", [RUNS[1]]),
         ("impyard decisions --run ", ["last", *RUNS[::-1]]),
         ("impyard decisions --run=2026010", [RUNS[0]]),
         ("impyard run --model ", ["demo", "house/m:8b", "house/m:70b"]),

@@ -42,6 +42,11 @@ def test_what_is_no_address_is_one_clear_error(text: str) -> None:
         parse_listen(text)
 
 
+def test_an_address_that_it_cannot_take_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["gateway", "--listen", "203.0.113.1:80"]) == 2
+    assert "a loopback address" in capsys.readouterr().err
+
+
 def test_a_missing_policy_is_an_error_with_a_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["gateway", "--project", str(tmp_path), "--listen", "0"]) == 1
     captured = capsys.readouterr()
