@@ -25,6 +25,7 @@ GAP = 2
 TIME, VERDICT, METHOD, REASON, ANSWER = 8, 6, 7, 13, 6  # VERDICT: `failed`, which may come after all others
 MOST_VERDICT, MOST_REASON, MOST_ANSWER, MOST_ID = 7, 22, 24, 25  # columns, however long what is in them may be
 LEAST_PLACE, LEAST_RULE = 30, 16
+LEAST_ROOM = 16  # of the place below that width; with less, a decision took dozens of lines, and has no columns
 # A path may be 4 KiB long, which would push everything else off the screen. `--json` and a pipe show all of it.
 PLACE_LIMIT = 240
 COLOURS = {"allow": "green", "deny": "bold red"}
@@ -69,7 +70,11 @@ class Table:
             if date != self._date:
                 self._console.print(Text(f"{visible(date)} UTC", style="bold"))
                 self._date = date
-            self._console.print(Unpadded(self._wide(cells) if self._is_wide else self._narrow(cells)))
+            if self._widths["place"] < LEAST_ROOM:
+                for row in cells:
+                    self._console.print(Unpadded(_in_one_line(row)))
+            else:
+                self._console.print(Unpadded(self._wide(cells) if self._is_wide else self._narrow(cells)))
             self._headed = True
             rows = rows[same:]
 
@@ -141,16 +146,26 @@ class Table:
         for name, head in heads.items():
             table.add_column(head, width=self._widths[name], overflow="fold")
         for row in rows:
-            # A rule that decided is not named as the reason: its place says it.
-            why = (" " if row.rule.startswith("(") else ": ").join(part for part in (row.reason, row.rule) if part)
-            answer = Text.assemble(("answer: ", "dim"), row.answer) if row.answer else Text()
-            parts = [row.place]
-            if why and answer and len(why) + GAP + len(answer) <= self._widths["place"]:
-                parts.append(Text.assemble((f"{why}, ", "dim"), answer))
-            else:
-                parts += [part for part in (Text(why, style="dim"), answer) if part]
+            why = _why(row)
+            if len(why) > 1 and sum(map(len, why)) + GAP <= self._widths["place"]:
+                why = [Text(", ", style="dim").join(why)]
+            parts = [row.place, *why]
             table.add_row(row.time, row.verdict, Text(row.method), Text("\n").join(parts), Text(row.id, style="dim"))
         return table
+
+
+def _in_one_line(row: Cells) -> Text:
+    """All of a decision behind each other, in the order of the columns, for the terminal to break."""
+    parts = (Text(row.time), row.verdict, Text(row.method), row.place, *_why(row), Text(row.id, style="dim"))
+    return Text(" ").join(part for part in parts if part)
+
+
+def _why(row: Cells) -> list[Text]:
+    """The reason and the rule, and the answer, as far as there are any."""
+    # A rule that decided is not named as the reason: its place says it.
+    why = (" " if row.rule.startswith("(") else ": ").join(part for part in (row.reason, row.rule) if part)
+    answer = Text.assemble(("answer: ", "dim"), row.answer) if row.answer else Text()
+    return [part for part in (Text(why, style="dim"), answer) if part]
 
 
 def _cells(row: Row, proofs: Collection[str]) -> Cells:

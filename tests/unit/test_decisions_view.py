@@ -688,7 +688,20 @@ def test_the_outcome_and_the_mark_of_a_cut_are_not_broken(project: Path, columns
     assert any(re.search(r"…\(\d+ more\)…", line) for line in lines)
 
 
-@pytest.mark.parametrize("columns", [60, 160])
+@pytest.mark.parametrize("columns", [40, 52])
+def test_a_decision_takes_few_lines_of_a_narrow_terminal(project: Path, columns: int) -> None:
+    long = request("POST", "registry.npmjs.org", "/-/npm/v1/security/advisories/bulk")
+    write(project, RUN, (ALLOW, long), (DENY, long))
+    write_outcomes(project, (f"{RUN}.1", 200, None))
+    lines = without_colours(in_terminal(project, columns))
+    assert max(map(len, lines)) <= columns
+    assert len(lines) <= 2 + 2 * (240 // columns), lines
+    text = "".join("".join(lines).split())
+    for part in ("registry.npmjs.org/-/npm/v1/security", "answer:200", "aaaa.1", "closest", "gateway.yaml:31(method)"):
+        assert part in text
+
+
+@pytest.mark.parametrize("columns", [40, 60, 160])
 @pytest.mark.parametrize("args", [(), ("--summary",)], ids=str)
 @pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
 def test_no_line_of_a_table_ends_in_blanks_for_who_copies_it(
