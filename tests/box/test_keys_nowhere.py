@@ -26,13 +26,14 @@ pytestmark = pytest.mark.box
 
 def policy(port: int) -> str:
     inject = "    inject: {credential: github, over_http: true}\n"
+    bearer = '    inject: {{credential: {}, headers: {{authorization: "Bearer {{key}}"}}, over_http: true}}\n'
     rules = "    policies: [{action: ALLOW, method: [GET, POST], path: /.*}]\n"
     return (
         f"networkPolicies:\n  - host: open.test\n    upstream: http://127.0.0.1:{port}\n{rules}"
         f"  - host: api.test\n    upstream: http://127.0.0.1:{port}\n{inject}{rules}"
         f"  - host: gone.test\n    upstream: http://127.0.0.1:1\n{inject}{rules}"
-        f"  - host: house.test\n    upstream: http://127.0.0.1:1\n"
-        f'    inject: {{credential: house, headers: {{authorization: "Bearer {{key}}"}}, over_http: true}}\n'
+        f"  - host: lost.test\n    upstream: http://127.0.0.1:1\n{bearer.format('lost')}{rules}"
+        f"  - host: house.test\n    upstream: http://127.0.0.1:1\n{bearer.format('house')}"
         "    policies: [{action: ALLOW, method: GET, path: /.*}]\n"  # a denial is final for pi, an error is not
     )
 
@@ -57,7 +58,7 @@ def service() -> Iterator[Service]:
 
 ASK = """
 ask() { curl -sS -m 20 -i https://$1/echo >> answers 2>&1; }
-ask api.test; ask gone.test; curl -sS -m 20 https://open.test/$GH_TOKEN >> answers 2>&1; cat answers
+ask api.test; ask gone.test; ask lost.test; curl -sS -m 20 https://open.test/$GH_TOKEN >> answers 2>&1; cat answers
 ulimit -Hc > limits; stat -c %u /proc/1/environ /proc/self/environ >> limits; cat /proc/1/mem >> limits 2>&1
 touch there
 """
@@ -110,7 +111,7 @@ def test_no_value_shows_anywhere_after_runs_of_every_kind(project: Project, keys
     assert place.code(project.start("run", "--model", "demo", "x", env=keys.environ)) == 1, "refused by the provider"
     assert wrong.key in keys.values()
     keys.vault.remove("demo")
-    assert place.code(project.start("run", "--model", "demo", "x", env=keys.environ)) == 1, "without a credential"
+    assert place.code(project.start("run", "--model", "demo", "x", env=keys.environ)) == 125, "without a credential"
 
     values = keys.values()
     assert {*unbound.values(), wrong.key, keys.github, keys.npm, keys.demo} <= set(values)
