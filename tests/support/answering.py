@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import termios
+import time
 
 
 def answered(words: list[str], question: bytes, typed: bytes) -> tuple[int, list[str]]:
@@ -29,7 +30,8 @@ def answered(words: list[str], question: bytes, typed: bytes) -> tuple[int, list
         shown += os.read(master, 4096)
     with contextlib.suppress(OSError):  # Linux: the last process has closed the other side
         os.write(master, typed)
-        while True:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
             if select.select([master], [], [], 2)[0]:
                 shown += os.read(master, 4096)
             else:  # a signal just before Python waits for a line is only seen with the next one

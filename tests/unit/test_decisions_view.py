@@ -690,14 +690,14 @@ def test_the_outcome_and_the_mark_of_a_cut_are_not_broken(project: Path, columns
 
 @pytest.mark.parametrize("columns", [40, 52])
 def test_a_decision_takes_few_lines_of_a_narrow_terminal(project: Path, columns: int) -> None:
-    long = request("POST", "registry.npmjs.org", "/-/npm/v1/security/advisories/bulk")
+    long = request("POST", "registry.npms.test", "/-/npm/v1/security/advisories/bulk")
     write(project, RUN, (ALLOW, long), (DENY, long))
     write_outcomes(project, (f"{RUN}.1", 200, None))
     lines = without_colours(in_terminal(project, columns))
     assert max(map(len, lines)) <= columns
     assert len(lines) <= 2 + 2 * (240 // columns), lines
     text = "".join("".join(lines).split())
-    for part in ("registry.npmjs.org/-/npm/v1/security", "answer:200", "aaaa.1", "closest", "gateway.yaml:31(method)"):
+    for part in ("registry.npms.test/-/npm/v1/security", "answer:200", "aaaa.1", "closest", "gateway.yaml:31(method)"):
         assert part in text
 
 
