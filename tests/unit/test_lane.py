@@ -12,15 +12,19 @@ from impyard.addon.backpressure import Gate, GatedReader, Lane, note_cancelled, 
 from impyard.addon.limits import DEFAULTS, Limits
 
 
-async def _waits_for_the_lane(messages: int, cpu_s: float) -> bool:
-    """Whether a reader has to wait for a lane that is taken, after a read that began `messages` and took that long."""
+async def _waits_for_the_lane(messages: int, cpu_s: float, cancelled: int = 0) -> bool:
+    """Whether a reader has to wait for a lane that is taken, after a read that began `messages`, of which or of earlier
+    ones so many were `cancelled`, and took that long."""
     here, there = socket.socketpair()
     with here, there:
         stream, gate, lane = asyncio.StreamReader(), Gate(), Lane()
         reader = GatedReader(stream, gate, lane, here.fileno(), lambda: None)
         stream.feed_data(b"x" * 100)
         await reader.read(100)
-        gate.messages += messages
+        for _ in range(messages):
+            note_message(gate)
+        for _ in range(cancelled):
+            note_cancelled(gate)
         _work(cpu_s)
         reader.done()
         await lane.enter()  # somebody else is in there
@@ -107,24 +111,8 @@ def test_reads_grow_unseen_up_to_one_record() -> None:
 
 
 def test_a_request_that_was_cancelled_excuses_nothing() -> None:
-    async def waits(cancelled: int) -> bool:
-        here, there = socket.socketpair()
-        with here, there:
-            stream, gate, lane = asyncio.StreamReader(), Gate(), Lane()
-            reader = GatedReader(stream, gate, lane, here.fileno(), lambda: None)
-            stream.feed_data(b"x" * 100)
-            await reader.read(100)
-            for _ in range(8):
-                note_message(gate)
-            for _ in range(cancelled):
-                note_cancelled(gate)
-            _work(0.01)
-            reader.done()
-            await lane.enter()  # somebody else is in there
-            stream.feed_data(b"x" * 100)
-            return await _stands(reader)
-
-    assert [asyncio.run(waits(cancelled)) for cancelled in (0, 8, 12)] == [False, True, True]
+    waits = [asyncio.run(_waits_for_the_lane(8, 0.01, cancelled)) for cancelled in (0, 8, 12)]
+    assert waits == [False, True, True]
 
 
 async def _waits_after_work(others_s: float, own_s: float, aside_s: float) -> bool:
